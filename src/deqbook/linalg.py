@@ -1,0 +1,134 @@
+r"""Norms, spectra and Krylov methods for operators that are applied, never formed.
+
+A trap worth naming: a power iteration read off by the Rayleigh quotient
+:math:`\langle v,Jv\rangle` returns 0 for a rotation by a right angle, whose spectral radius is 1.
+Here norms come from :math:`J^\top J` (symmetric, so the quotient is honest) and radii from the
+eigenvalues of a Hessenberg matrix, which may be complex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from deqbook.runtime import generator, normal
+
+__all__ = ["gmres", "operator_norm", "perron_root", "spectral_radius", "symmetric_part"]
+
+Apply = Callable[[Tensor], Tensor]
+
+
+def symmetric_part(M: Tensor) -> Tensor:
+    r"""Return :math:`\tfrac12(M+M^\top)`; M ⪰ μI is a statement about it."""
+    return (M + M.mT) / 2
+
+
+def operator_norm(
+    W: Tensor, *, method: str = "svd", tol: float = 1e-10, max_steps: int = 5000, seed: int = 0
+) -> float:
+    r"""Return :math:`\|W\|=\sigma_{\max}(W)`, by SVD or by power iteration on :math:`W^\top W`.
+
+    The power iteration stops when the eigen-residual
+    :math:`\|W^\top Wv-\lambda v\|\le\mathrm{tol}\,\lambda`: then some eigenvalue of
+    :math:`W^\top W` lies within ``tol·λ`` of λ. With the random start it is the largest one.
+    """
+    _finite_matrix(W)
+    if method == "svd":
+        return float(torch.linalg.matrix_norm(W, 2))
+    if method != "power":
+        raise ValueError(f"method must be 'svd' or 'power', got {method!r}.")
+    v = normal(W.shape[1], g=generator(seed), dtype=W.dtype).to(W.device)
+    v = v / v.norm()
+    tol = max(tol, 10 * torch.finfo(W.dtype).eps)
+    for _ in range(max_steps):
+        w = W.mT @ (W @ v)
+        lam = torch.dot(v, w)
+        size = w.norm()
+        if float(size) == 0.0:
+            return 0.0
+        if float((w - lam * v).norm()) <= tol * float(lam):
+            return float(lam.sqrt())
+        v = w / size
+    raise RuntimeError(
+        f"power iteration did not settle to {tol:.1e} in {max_steps} steps: the two largest "
+        "singular values are nearly equal. Raise max_steps or use method='svd'."
+    )
+
+
+def spectral_radius(
+    W: Tensor | Apply, size: int | None = None, *, krylov: int = 80, seed: int = 0
+) -> float:
+    r"""Return :math:`\rho(W)=\max|\lambda_i(W)|` of a square matrix or of an operator.
+
+    A matrix is handled exactly (all eigenvalues). An operator ``v ↦ Wv`` on vectors of length
+    ``size`` is projected on a Krylov space by Arnoldi's method and the complex Ritz values are
+    taken, so rotations are seen; exact when ``krylov ≥ size``.
+    """
+    if isinstance(W, Tensor):
+        _finite_matrix(W, square=True)
+        return float(torch.linalg.eigvals(W).abs().max())
+    if size is None:
+        raise ValueError("for an operator pass size=, the length of the vectors it acts on.")
+    v = normal(size, g=generator(seed))
+    _, H, steps = _arnoldi(lambda rows: W(rows[0])[None], v[None], min(krylov, size))
+    return float(torch.linalg.eigvals(H[0, :steps, :steps]).abs().max())
+
+
+def perron_root(W: Tensor) -> float:
+    r"""Return :math:`\lambda_{\mathrm{pf}}(|W|)`, the spectral radius of the entrywise modulus."""
+    return spectral_radius(W.abs())
+
+
+def gmres(apply: Apply, rhs: Tensor, steps: int) -> tuple[Tensor, int]:
+    """Solve ``apply(x) = rhs`` approximately for every row at once by ``steps`` of GMRES.
+
+    ``rhs`` is (n, D) and ``apply`` acts on each row on its own. Returns the solution and the
+    number of times ``apply`` was called. No host synchronisation inside.
+    """
+    V, H, k = _arnoldi(apply, rhs, min(steps, rhs.shape[1]))
+    beta = rhs.new_zeros(rhs.shape[0], k + 1, 1)
+    beta[:, 0, 0] = rhs.norm(dim=1)
+    # Householder QR of the small Hessenberg matrix; a tiny floor keeps a finished row harmless.
+    Q, R = torch.linalg.qr(H)
+    diagonal = R.diagonal(dim1=1, dim2=2)
+    floor = torch.finfo(rhs.dtype).eps * diagonal.abs().amax(dim=1, keepdim=True).clamp(min=1e-300)
+    lost = diagonal.abs() <= floor
+    padded = R + torch.diag_embed(lost * floor)
+    y = torch.linalg.solve_triangular(padded, Q.mT @ beta, upper=True)[..., 0]
+    y = torch.where(lost, 0.0, y)
+    return torch.einsum("nkd,nk->nd", V[:, :k], y), k
+
+
+def _arnoldi(apply: Apply, start: Tensor, steps: int) -> tuple[Tensor, Tensor, int]:
+    """Build per row an orthonormal Krylov basis V (n, k+1, D) and Hessenberg H (n, k+1, k)."""
+    n, size = start.shape
+    V = start.new_zeros(n, steps + 1, size)
+    H = start.new_zeros(n, steps + 1, steps)
+    V[:, 0] = _normalise(start)
+    for j in range(steps):
+        w = apply(V[:, j])
+        for _ in range(2):  # Gram-Schmidt twice: once loses orthogonality, twice is enough
+            h = torch.einsum("nkd,nd->nk", V[:, : j + 1], w)
+            w = w - torch.einsum("nkd,nk->nd", V[:, : j + 1], h)
+            H[:, : j + 1, j] += h
+        H[:, j + 1, j] = w.norm(dim=1)
+        V[:, j + 1] = _normalise(w)
+    return V, H, steps
+
+
+def _normalise(v: Tensor) -> Tensor:
+    """Scale rows to unit length; rows at rounding level become exactly zero (space exhausted)."""
+    size = v.norm(dim=1, keepdim=True)
+    tiny = 1e3 * torch.finfo(v.dtype).tiny
+    return torch.where(size > tiny, v / size.clamp(min=tiny), torch.zeros_like(v))
+
+
+def _finite_matrix(W: Tensor, *, square: bool = False) -> None:
+    if W.ndim != 2 or (square and W.shape[0] != W.shape[1]):
+        kind = "a square matrix" if square else "a matrix"
+        raise ValueError(f"expected {kind}, got shape {tuple(W.shape)}.")
+    if not bool(torch.isfinite(W).all()):
+        bad = int((~torch.isfinite(W)).sum())
+        raise ValueError(f"the matrix has {bad} NaN or infinite entries; check the weights.")

@@ -1,0 +1,489 @@
+r"""Fixed points of batched maps: ``fixed_point(f, z0)`` finds ``z = f(z)`` for every row.
+
+The problem (a map), the method (a frozen dataclass with a short ``step``) and the driver (stopping,
+freezing, bookkeeping, honest errors) are three separate things. A sample's path never depends on
+the other samples of its batch.
+
+**When is a row finished?** With :math:`r=\|f(z)-z\|` two conditions must hold,
+
+.. math:: r\le\mathrm{tol}\,\max(1,\|f(z)\|)\ \text{ and }\ r\le\sqrt{\mathrm{tol}}\,\max(1,r_0).
+
+The first alone can be fooled: ``f(z) = z + 1`` has no fixed point, yet an accelerated iterate that
+leaps to :math:`10^{12}` has a relative residual of :math:`10^{-12}`. The second sees that the
+residual itself never moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from deqbook.linalg import gmres
+
+__all__ = [
+    "Anderson",
+    "Broyden",
+    "Injected",
+    "Newton",
+    "NotConverged",
+    "Picard",
+    "Solution",
+    "Solver",
+    "default_tol",
+    "fixed_point",
+]
+
+Map = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Injected:
+    """The map ``z ↦ update(z, x)`` with its injected input, able to drop finished samples."""
+
+    update: Callable[[Tensor, Tensor], Tensor]
+    x: Tensor
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Return ``update(z, x)``."""
+        return self.update(z, self.x)
+
+    def rows(self, index: Tensor) -> Injected:
+        """Return the same map for the samples ``index`` only."""
+        return Injected(self.update, self.x[index])
+
+
+@dataclass(frozen=True)
+class Solution:
+    r"""What a solver found. Everything but ``nfe`` is per sample.
+
+    ``residual`` is :math:`\|f(z)-z\|/\max(1,\|f(z)\|)` at the ``z`` returned, ``trace`` its
+    history (steps × samples), ``nfe`` the evaluations of ``f`` on the batch (a Jacobian-vector
+    product counts as one).
+    """
+
+    z: Tensor
+    converged: Tensor
+    residual: Tensor
+    steps: Tensor
+    nfe: int
+    trace: Tensor
+    method: str = ""
+
+    def __repr__(self) -> str:
+        n, ok = len(self.converged), int(self.converged.sum())
+        return (
+            f"Solution({self.method}: {ok}/{n} samples converged, worst residual "
+            f"{float(self.residual.max()):.1e}, {self.nfe} evaluations)"
+        )
+
+
+class NotConverged(RuntimeError):
+    """Raised when some sample has no certified fixed point; ``.solution`` holds the last state."""
+
+    def __init__(self, message: str, solution: Solution):
+        super().__init__(message)
+        self.solution = solution
+
+
+class Solver(Protocol):
+    """A method: ``start`` makes its memory, ``step`` proposes the next iterate.
+
+    ``step`` returns the iterate, the memory and the evaluations it made beyond the one that the
+    driver makes. The memory is a NamedTuple; its tensors have the samples as first axis.
+    """
+
+    def start(self, z: Tensor) -> Any:
+        """Return the memory before the first step."""
+
+    def step(self, f: Map, z: Tensor, fz: Tensor, memory: Any) -> tuple[Tensor, Any, int]:
+        """Return the next iterate (flat rows), the new memory, and extra evaluations."""
+
+
+class _Nothing(NamedTuple):
+    pass
+
+
+@dataclass(frozen=True)
+class Picard:
+    r"""Damped Picard iteration :math:`z\leftarrow(1-\beta)z+\beta f(z)`."""
+
+    damping: float = 1.0
+
+    def __post_init__(self) -> None:
+        _in_range("damping", self.damping, 0.0, 1.0)
+
+    def start(self, z: Tensor) -> _Nothing:
+        """Picard remembers nothing."""
+        return _Nothing()
+
+    def step(self, f: Map, z: Tensor, fz: Tensor, memory: _Nothing) -> tuple[Tensor, _Nothing, int]:
+        """Return the averaged image."""
+        return z + self.damping * (fz - z), memory, 0
+
+
+class _AndersonMemory(NamedTuple):
+    z: Tensor  # (n, D) previous iterate
+    g: Tensor  # (n, D) previous residual
+    dg: Tensor  # (n, k, D) residual differences
+    de: Tensor  # (n, k, D) differences of z + βg
+    gram: Tensor  # (n, k, k) inner products of dg
+    used: Tensor  # (n, k) which slots of the window count
+    best: Tensor  # (n,) smallest residual since the window was last emptied
+    age: int = 0  # steps taken
+
+
+@dataclass(frozen=True)
+class Anderson:
+    r"""Anderson acceleration (type II) with window ``memory``.
+
+    With residual :math:`g=f(z)-z` and the last differences :math:`\Delta g_j`, choose
+    :math:`\gamma=\arg\min\|g-\sum_j\gamma_j\Delta g_j\|` and step to
+    :math:`z+\beta g-\sum_j\gamma_j(\Delta z_j+\beta\Delta g_j)`.
+
+    The least-squares problem is solved by normal equations whose columns are scaled to length one,
+    so ``ridge`` is relative to the Gram diagonal. An absolute ridge takes over as soon as the
+    residual is small and turns the method back into Picard.
+
+    A kink can make the window lie. A sample whose residual exceeds ``patience`` times its best
+    forgets its window and starts again from a Picard step.
+    """
+
+    memory: int = 10
+    damping: float = 1.0
+    ridge: float | None = None
+    patience: float = 2.0
+
+    def __post_init__(self) -> None:
+        _in_range("damping", self.damping, 0.0, 1.0)
+        if self.memory < 1:
+            raise ValueError(f"memory must be at least 1, got {self.memory}.")
+
+    def start(self, z: Tensor) -> _AndersonMemory:
+        """Return empty windows."""
+        n, size = z.shape
+        k = min(self.memory, size)
+        window = z.new_zeros(n, k, size)
+        return _AndersonMemory(
+            z,
+            torch.zeros_like(z),
+            window,
+            window.clone(),
+            z.new_zeros(n, k, k),
+            torch.zeros(n, k, dtype=torch.bool, device=z.device),
+            z.new_full((n,), math.inf),
+        )
+
+    def step(
+        self, f: Map, z: Tensor, fz: Tensor, memory: _AndersonMemory
+    ) -> tuple[Tensor, _AndersonMemory, int]:
+        """Mix the window so that the linearised residual is least."""
+        g = fz - z
+        dg, de, gram, used, age = memory.dg, memory.de, memory.gram, memory.used, memory.age
+        if age > 0:
+            slot = (age - 1) % dg.shape[1]
+            dg[:, slot] = g - memory.g
+            de[:, slot] = z - memory.z + self.damping * dg[:, slot]
+            row = torch.einsum("nkd,nd->nk", dg, dg[:, slot])
+            gram[:, slot, :] = row
+            gram[:, :, slot] = row
+            used[:, slot] = True
+        size = g.norm(dim=1)
+        worse = size > self.patience * memory.best
+        used = used & ~worse[:, None]
+        best = torch.where(worse, size, torch.minimum(size, memory.best))
+        gamma = self._mix(gram, used, torch.einsum("nkd,nd->nk", dg, g))
+        step = z + self.damping * g - torch.einsum("nkd,nk->nd", de, gamma)
+        return step, _AndersonMemory(z, g, dg, de, gram, used, best, memory.age + 1), 0
+
+    def _mix(self, gram: Tensor, used: Tensor, rhs: Tensor) -> Tensor:
+        """Solve the scaled, ridged normal equations; slots out of use get weight zero."""
+        ridge = 10 * torch.finfo(gram.dtype).eps if self.ridge is None else self.ridge
+        length = gram.diagonal(dim1=1, dim2=2).sqrt()
+        used = used & (length > 0)
+        scale = torch.where(used, 1 / length, 0.0)
+        scaled = gram * scale[:, :, None] * scale[:, None, :]
+        scaled = scaled + torch.diag_embed(ridge + (~used).to(gram.dtype))
+        solved, _ = torch.linalg.solve_ex(scaled, (rhs * scale)[..., None])
+        return solved[..., 0] * scale
+
+
+class _BroydenMemory(NamedTuple):
+    z: Tensor
+    g: Tensor
+    u: Tensor  # (n, k, D)
+    v: Tensor  # (n, k, D)
+    age: int = 0
+
+
+@dataclass(frozen=True)
+class Broyden:
+    r"""Limited-memory "good" Broyden for :math:`g(z)=f(z)-z=0`.
+
+    The inverse Jacobian is kept as :math:`H=-I+\sum_ju_jv_j^\top` (the first guess makes the first
+    step Picard's) and updated by
+    :math:`H\leftarrow H+\frac{(\Delta z-H\Delta g)(H^\top\Delta z)^\top}{\Delta z^\top H\Delta g}`.
+    When the window is full it starts afresh.
+    """
+
+    memory: int = 30
+
+    def __post_init__(self) -> None:
+        if self.memory < 1:
+            raise ValueError(f"memory must be at least 1, got {self.memory}.")
+
+    def start(self, z: Tensor) -> _BroydenMemory:
+        """Return H = -I."""
+        n, size = z.shape
+        window = z.new_zeros(n, self.memory, size)
+        return _BroydenMemory(z, torch.zeros_like(z), window, window.clone())
+
+    def step(
+        self, f: Map, z: Tensor, fz: Tensor, memory: _BroydenMemory
+    ) -> tuple[Tensor, _BroydenMemory, int]:
+        """Update H by the last secant pair and step to z - Hg."""
+        g = fz - z
+        u, v, age = memory.u, memory.v, memory.age
+        if age > 0:
+            slot = (age - 1) % self.memory
+            if slot == 0:
+                u, v = torch.zeros_like(u), torch.zeros_like(v)
+            dz, dg = z - memory.z, g - memory.g
+            h_dg = self._apply(u, v, dg)
+            ht_dz = self._apply(v, u, dz)
+            denominator = (dz * h_dg).sum(dim=1, keepdim=True)
+            # A vanishing denominator carries no information: leave H as it is for that sample.
+            small = denominator.abs() <= 1e-12 * dz.norm(dim=1, keepdim=True) * h_dg.norm(
+                dim=1, keepdim=True
+            )
+            safe = torch.where(small, torch.ones_like(denominator), denominator)
+            u[:, slot] = torch.where(small, torch.zeros_like(dz), (dz - h_dg) / safe)
+            v[:, slot] = ht_dz
+        return z - self._apply(u, v, g), _BroydenMemory(z, g, u, v, memory.age + 1), 0
+
+    @staticmethod
+    def _apply(u: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        """Return (-I + Σ u_j v_jᵀ) x."""
+        return torch.einsum("nkd,nk->nd", u, torch.einsum("nkd,nd->nk", v, x)) - x
+
+
+class _NewtonMemory(NamedTuple):
+    z: Tensor
+    direction: Tensor
+    length: Tensor  # (n, 1)
+    size: Tensor  # (n, 1) residual norm at z
+
+
+@dataclass(frozen=True)
+class Newton:
+    r"""Newton's method: :math:`z\leftarrow z+(I-J)^{-1}(f(z)-z)`, with step halving.
+
+    ``linear="dense"`` forms each sample's Jacobian (exact; for small states), ``"gmres"`` never
+    does: ``inner`` Jacobian-vector products solve the Newton equation approximately. At a kink any
+    one-sided Jacobian serves (semismooth Newton); for ReLU it ends after finitely many steps.
+    """
+
+    linear: str = "dense"
+    inner: int = 20
+
+    def __post_init__(self) -> None:
+        if self.linear not in ("dense", "gmres"):
+            raise ValueError(f"linear must be 'dense' or 'gmres', got {self.linear!r}.")
+        if self.inner < 1:
+            raise ValueError(f"inner must be at least 1, got {self.inner}.")
+
+    def start(self, z: Tensor) -> _NewtonMemory:
+        """No direction yet; any residual is an improvement."""
+        one = z.new_ones(z.shape[0], 1)
+        return _NewtonMemory(z, torch.zeros_like(z), one, one * math.inf)
+
+    def step(
+        self, f: Map, z: Tensor, fz: Tensor, memory: _NewtonMemory
+    ) -> tuple[Tensor, _NewtonMemory, int]:
+        """Accept the last step if the residual fell, else halve it and try again from before."""
+        g = fz - z
+        size = g.norm(dim=1, keepdim=True)
+        good = (size < memory.size) | (memory.length < 1e-4)
+        direction, calls = self._direction(f, z, g)
+        base = torch.where(good, z, memory.z)
+        direction = torch.where(good, direction, memory.direction)
+        length = torch.where(good, torch.ones_like(memory.length), memory.length / 2)
+        kept = torch.where(good, size, memory.size)
+        return base + length * direction, _NewtonMemory(base, direction, length, kept), calls
+
+    def _direction(self, f: Map, z: Tensor, g: Tensor) -> tuple[Tensor, int]:
+        if self.linear == "gmres":
+
+            def apply(v: Tensor) -> Tensor:
+                return v - torch.func.jvp(f, (z,), (v,))[1]
+
+            return gmres(apply, g, self.inner)
+        n, size = z.shape
+        pullback = torch.func.vjp(f, z)[1]
+        basis = torch.eye(size, dtype=z.dtype, device=z.device)[:, None, :].expand(size, n, size)
+        rows = torch.func.vmap(lambda c: pullback(c)[0])(basis)  # (D, n, D): row j of each J
+        system = torch.eye(size, dtype=z.dtype, device=z.device) - rows.transpose(0, 1)
+        solved, _ = torch.linalg.solve_ex(system, g[..., None])
+        return torch.nan_to_num(solved[..., 0], nan=0.0, posinf=0.0, neginf=0.0), size
+
+
+def default_tol(dtype: torch.dtype) -> float:
+    """Return what a fixed point can be asked for: 1e-8 in float64, 1e-5 in float32."""
+    return 1e-8 if torch.finfo(dtype).eps < 1e-12 else 1e-5
+
+
+@torch.no_grad()
+def fixed_point(
+    f: Map,
+    z0: Tensor,
+    *,
+    solver: Solver | None = None,
+    tol: float | None = None,
+    max_steps: int = 500,
+    throw: bool = True,
+) -> Solution:
+    """Solve ``z = f(z)`` for every row of ``z0`` and say how it went.
+
+    ``f`` maps (n, …) to the same shape, row by row. ``z0`` is the start, so a warm start is just
+    another ``z0``. A map with a method ``rows(index)`` (see ``Injected``) lets the driver drop
+    finished samples once half of them are; otherwise they are only frozen. ``tol`` defaults to
+    1e-8 in float64 and 1e-5 in float32. With ``throw=False`` a failure returns the last iterate
+    and ``converged=False`` for the samples concerned.
+    """
+    solver = Anderson() if solver is None else solver
+    tol = default_tol(z0.dtype) if tol is None and isinstance(z0, Tensor) else tol
+    _check_start(z0, tol, max_steps)
+    assert tol is not None
+    shape, n = z0.shape, z0.shape[0]
+
+    def flat(current: Map) -> Map:
+        # Methods see rows (n, D); the user's map sees its own shape.
+        return lambda rows: current(rows.reshape(-1, *shape[1:])).reshape(rows.shape[0], -1)
+
+    image = f(z0)
+    _check_image(image, z0)
+    nfe = 1
+    z, fz = z0.reshape(n, -1).clone(), image.reshape(n, -1)
+    memory: Any = solver.start(z)
+    first = (fz - z).norm(dim=1).clamp(min=1.0)
+
+    # Full-size results; the working arrays below may shrink to the unfinished samples.
+    final, residual = z.clone(), z.new_full((n,), math.inf)
+    converged = torch.zeros(n, dtype=torch.bool, device=z.device)
+    steps = torch.zeros(n, dtype=torch.long, device=z.device)
+    where = torch.arange(n, device=z.device)
+    active = torch.ones(n, dtype=torch.bool, device=z.device)
+    trace: list[Tensor] = []
+
+    for k in range(max_steps + 1):
+        r = (fz - z).norm(dim=1)
+        relative = r / fz.norm(dim=1).clamp(min=1.0)
+        relative = torch.where(torch.isfinite(relative), relative, math.inf)
+        accept = active & (relative <= tol) & (r <= math.sqrt(tol) * first)
+        ended = accept | (active & torch.isinf(relative))
+        residual[where] = torch.where(active, relative, residual[where])
+        converged[where] |= accept
+        steps[where] = torch.where(active, k, steps[where])
+        final[where] = torch.where(active[:, None], z, final[where])
+        trace.append(residual.clone())
+        active = active & ~ended
+        alive = active.cpu()  # the one host synchronisation of the iteration
+        if k == max_steps or not bool(alive.any()):
+            break
+        if hasattr(f, "rows") and 2 * int(alive.sum()) <= len(alive):
+            keep = alive.nonzero()[:, 0].to(z.device)
+            f = f.rows(keep)
+            z, fz, first, where, active = z[keep], fz[keep], first[keep], where[keep], active[keep]
+            memory = type(memory)(*(p[keep] if isinstance(p, Tensor) else p for p in memory))
+        proposal, memory, calls = solver.step(flat(f), z, fz, memory)
+        z = torch.where(active[:, None], proposal, z)
+        fz = flat(f)(z)
+        nfe += 1 + calls
+
+    found = Solution(
+        final.reshape(shape),
+        converged,
+        residual,
+        steps,
+        nfe,
+        torch.stack(trace),
+        type(solver).__name__,
+    )
+    if throw and not bool(converged.all()):
+        raise NotConverged(_explain(found, tol, max_steps), found)
+    return found
+
+
+def _explain(found: Solution, tol: float, max_steps: int) -> str:
+    """Say what happened and what to try, from the trace of the worst sample."""
+    n, bad = len(found.converged), int((~found.converged).sum())
+    worst = int(torch.where(found.converged, -1.0, found.residual.double()).argmax())
+    curve = found.trace[:, worst]
+    head = (
+        f"{found.method} did not converge for {bad} of {n} samples: worst residual "
+        f"{float(curve[-1]):.2e} against tol {tol:.1e} after {int(found.steps[worst])} steps. "
+    )
+    size = float(found.z[worst].norm())
+    if math.isinf(float(curve[-1])) or size > 1e8:
+        return head + (
+            f"The state ran away (norm {size:.1e}): the map may have no fixed point. "
+            "Ask deqbook.wellposed.certify(model); shrink the weights or the scale gamma."
+        )
+    half = float(curve[len(curve) // 2])
+    if float(curve[-1]) < 0.5 * half:
+        rate = (float(curve[-1]) / half) ** (1 / max(1, len(curve) - len(curve) // 2))
+        more = math.ceil(math.log(tol / float(curve[-1])) / math.log(rate))
+        return head + f"It was still falling: about {more} more steps (max_steps={max_steps})."
+    return head + (
+        "It has stalled. Try Picard(damping=0.5), Newton(), a monotone splitting "
+        "(deqbook.splitting), or a tolerance the precision can reach; "
+        "deqbook.wellposed.certify(model) says whether a fixed point is guaranteed."
+    )
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> None:
+    if not low < value <= high:
+        raise ValueError(f"{name} must be in ({low:g}, {high:g}], got {value!r}.")
+
+
+def _check_start(z0: Tensor, tol: float | None, max_steps: int) -> None:
+    if not isinstance(z0, Tensor) or not z0.is_floating_point():
+        kind = f"dtype {z0.dtype}" if isinstance(z0, Tensor) else type(z0).__name__
+        raise TypeError(f"z0 must be a real floating-point tensor, got {kind}.")
+    if z0.ndim < 2 or z0.shape[0] == 0:
+        raise ValueError(
+            f"z0 must be (n, …) with one row per sample, got shape {tuple(z0.shape)}; "
+            "for a single state pass z0[None]."
+        )
+    if not bool(torch.isfinite(z0).all()):
+        raise ValueError("z0 has NaN or infinite entries; start from zeros or a finite state.")
+    if tol is None or not 0 < tol < 1:
+        raise ValueError(f"tol must be in (0, 1), got {tol!r}.")
+    if tol < 4 * torch.finfo(z0.dtype).eps:
+        raise ValueError(
+            f"tol={tol:.1e} is below what {z0.dtype} resolves "
+            f"({4 * torch.finfo(z0.dtype).eps:.1e}); raise tol or use float64."
+        )
+    if max_steps < 1:
+        raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
+
+
+def _check_image(image: Tensor, z0: Tensor) -> None:
+    if not isinstance(image, Tensor) or image.shape != z0.shape:
+        seen = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
+        raise ValueError(
+            f"the map must keep the shape: f(z0) has {seen}, z0 has {tuple(z0.shape)}."
+        )
+    if image.dtype != z0.dtype:
+        raise ValueError(
+            f"the map must keep the dtype: f(z0) has {image.dtype}, z0 has {z0.dtype}; "
+            "convert the weights, the input or z0."
+        )
+    if not bool(torch.isfinite(image).all()):
+        raise ValueError(
+            "f(z0) has NaN or infinite entries: a weight or an input is NaN or infinite."
+        )
