@@ -130,7 +130,9 @@ class PeacemanRachford:
 
     def step_size(self, problem: MonotoneProblem) -> float:
         """Return α, by default 1/L."""
-        return 1 / problem.L if self.alpha is None else self.alpha
+        if self.alpha is not None:
+            return self.alpha
+        return 1 / problem.L if problem.L > 0 else 1.0  # M = 0: every step is the same
 
     def iteration(self, problem: MonotoneProblem) -> Injected:
         """Return the (relaxed) composition of reflections."""

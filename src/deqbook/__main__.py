@@ -1,0 +1,7 @@
+"""``python -m deqbook``."""
+
+import sys
+
+from deqbook.cli import main
+
+sys.exit(main())

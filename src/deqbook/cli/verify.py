@@ -1,0 +1,121 @@
+"""``deqbook verify``: run the claims and print the ledger."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING
+
+from deqbook import __version__
+
+if TYPE_CHECKING:
+    from deqbook.claims.registry import Claim, Verdict
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "verify",
+        help="run every claim and its controls",
+        description="Run claims over several seeds. Exit status 1 if a claim fails or a control "
+        "does not break.",
+    )
+    parser.add_argument("claims", nargs="*", metavar="CLAIM", help="ids, e.g. gao2022.lemma2.2")
+    parser.add_argument("--chapter", help="only this chapter, e.g. 01_wellposedness")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0…N-1 (default 5)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
+    parser.add_argument("--list", action="store_true", help="list the claims, run nothing")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return the exit status."""
+    # Imported here so that `deqbook --help` does not wait for torch.
+    from deqbook.claims.registry import load_chapters, progress, verify
+
+    registry = load_chapters()
+    try:
+        chosen = _choose(registry, args.claims, args.chapter)
+    except LookupError as error:
+        print(f"deqbook verify: {error}", file=sys.stderr)
+        return 2
+    if args.list:
+        return _print_list(chosen, as_json=args.json)
+    if args.seeds < 1 or args.jobs < 1:
+        print("deqbook verify: --seeds and --jobs must be at least 1.", file=sys.stderr)
+        return 2
+    started = time.perf_counter()
+    verdicts: list[Verdict] = []
+    ids = [c.id for c in chosen]
+    workers = min(args.jobs, len(ids) * args.seeds)
+    # "spawn": a forked child of a process that has used torch's threads can hang.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context) if workers > 1 else None
+    try:
+        for verdict in verify(ids, seeds=args.seeds, executor=pool):
+            verdicts.append(verdict)
+            progress(f"{len(verdicts)}/{len(ids)} {verdict.claim.id}: {verdict.status}")
+    finally:
+        progress("")
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+    seconds = time.perf_counter() - started
+    if args.json:
+        rows = [v.as_json() for v in verdicts]
+        document = {"version": __version__, "seeds": args.seeds, "seconds": round(seconds, 1)}
+        print(json.dumps({**document, "claims": rows}, ensure_ascii=False, indent=1))
+    else:
+        _print_ledger(verdicts, args.seeds, seconds)
+    return 0 if all(v.ok for v in verdicts) else 1
+
+
+def _choose(registry: dict[str, Claim], ids: list[str], chapter: str | None) -> list[Claim]:
+    unknown = [i for i in ids if i not in registry]
+    if unknown:
+        raise LookupError(f"no such claim: {', '.join(unknown)}. See deqbook verify --list.")
+    chosen = [registry[i] for i in ids] if ids else list(registry.values())
+    if chapter is not None:
+        known = sorted({c.chapter for c in registry.values()})
+        if chapter not in known:
+            raise LookupError(f"no chapter {chapter!r} has claims; known: {', '.join(known)}.")
+        chosen = [c for c in chosen if c.chapter == chapter]
+    if not chosen:
+        raise LookupError("nothing to verify: no claim is both named and in that chapter.")
+    return chosen
+
+
+def _print_list(claims: list[Claim], *, as_json: bool) -> int:
+    if as_json:
+        keys = ("id", "title", "source", "chapter", "ref")
+        print(json.dumps([{k: getattr(c, k) for k in keys} for c in claims], ensure_ascii=False))
+        return 0
+    width = max(len(c.id) for c in claims)
+    for c in claims:
+        print(f"{c.id:{width}}  {c.chapter}  {c.title}")
+    return 0
+
+
+def _print_ledger(verdicts: list[Verdict], seeds: int, seconds: float) -> None:
+    width = max(len(v.claim.id) for v in verdicts)
+    for v in verdicts:
+        broken = sum(c.breaks for e in v.evidence for c in e.controls)
+        total = sum(len(e.controls) for e in v.evidence)
+        slack = f"{v.slack:9.3g}" if v.status != "uncheckable" else "        –"
+        print(
+            f"{v.claim.id:{width}}  {v.status:11} slack {slack}  controls broken {broken}/{total}"
+            f"  {v.seconds:6.1f} s  {v.claim.title}"
+        )
+        if not v.ok:
+            for e in v.evidence:
+                if e.status != "holds":
+                    print("    " + str(e).replace("\n", "\n    "))
+    good = sum(v.ok for v in verdicts)
+    print(f"{good} of {len(verdicts)} claims stand on {seeds} seeds, {seconds:.1f} s.")

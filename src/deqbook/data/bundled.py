@@ -1,0 +1,155 @@
+"""The subsets that ship with the package: what they are, that they are intact, how to read them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from deqbook.data.dataset import DataError, Dataset, Norm, Pixels, assemble
+
+FOLDER = Path(__file__).parent
+
+SPLITS = ("x_train", "y_train", "x_test", "y_test")
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """One bundled file: its origin, the shapes in it, its classes (label, name), its checksum."""
+
+    origin: str
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+    classes: tuple[tuple[int, str], ...]
+    sha256: str
+
+
+_SMALL = (1000, 28, 28)
+_DIGITS01 = ((0, "digit 0"), (1, "digit 1"))
+
+_CATALOGUE = {
+    "mnist01": Bundled(
+        "MNIST",
+        _SMALL,
+        _SMALL,
+        _DIGITS01,
+        "82f01f4bbd93fb600e915927fb2204e331b98dfe51ae872fb3a2c46b00e1f8ad",
+    ),
+    "fashion01": Bundled(
+        "Fashion-MNIST",
+        _SMALL,
+        _SMALL,
+        ((0, "T-shirt/top"), (1, "trouser")),
+        "75856720f9d75a9e3be20618801ef01d42b9ac694258c954ec086fcdcab7b912",
+    ),
+    "cifar01": Bundled(
+        "CIFAR-10, gray, 28 x 28",
+        _SMALL,
+        _SMALL,
+        ((0, "airplane"), (1, "automobile")),
+        "ea6e9cec307b9a670e7a2b7da01c4cbc9bf691a34829ce86a81628f58e4da95b",
+    ),
+    "svhn01": Bundled(
+        "SVHN, gray, 28 x 28",
+        _SMALL,
+        _SMALL,
+        _DIGITS01,
+        "fb9a31069b76bc670672a2b018ae9260ab384d9806c5c51964be9b12403f69ca",
+    ),
+    "mnist10": Bundled(
+        "MNIST",
+        (5000, 28, 28),
+        _SMALL,
+        tuple((k, f"digit {k}") for k in range(10)),
+        "bd1f4e887e5feb6f784edaa47f64409af7e2feef6b8c1e636beaf9b184c2d0f0",
+    ),
+}
+
+
+def names() -> dict[str, Bundled]:
+    """List what is bundled: name -> origin, shapes, classes, checksum."""
+    return dict(_CATALOGUE)
+
+
+def path(name: str) -> Path:
+    """Return the file of a bundled set, for example to declare that a page depends on it."""
+    _entry(name)
+    return FOLDER / f"{name}.npz"
+
+
+def load(
+    name: str,
+    *,
+    norm: Norm | None = "unit",
+    n_train: int | None = None,
+    n_test: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    flatten: bool = True,
+    seed: int = 0,
+) -> Dataset:
+    """Read a bundled set, check its SHA-256 and scale it as a theorem assumes.
+
+    norm      'unit': ||x|| = 1 (gao2022, gao2023); 'sqrt_d': ||x|| = sqrt(d) (ling2023);
+              None: pixel/255.
+    n_train   the first so many training samples (None: all); n_test likewise. The files are
+              shuffled once and for all, so a smaller set is part of a larger one with its classes
+              mixed, though balanced only when whole: a prefix keeps the frequencies of the
+              original, which matters for svhn01 (152 of the first 200 are digit 1).
+    flatten   rows (n, d); else (n, channels, height, width).
+    seed      of the noise that separates parallel samples. No bundled set has any, so today it
+              changes nothing; `Dataset.perturbed` would list the rows.
+    """
+    entry = _entry(name)
+    arrays = _read(path(name), entry.sha256)
+    x_train, y_train = _first(n_train, arrays["x_train"], arrays["y_train"], f"{name}: n_train")
+    x_test, y_test = _first(n_test, arrays["x_test"], arrays["y_test"], f"{name}: n_test")
+    return assemble(
+        name,
+        (x_train, y_train),
+        (x_test, y_test),
+        entry.classes,
+        norm=norm,
+        dtype=dtype,
+        flatten=flatten,
+        seed=seed,
+    )
+
+
+def _entry(name: str) -> Bundled:
+    if name not in _CATALOGUE:
+        raise ValueError(
+            f"no bundled data set is called {name!r}; there are {', '.join(_CATALOGUE)} "
+            "(the complete sets come from load_full)"
+        )
+    return _CATALOGUE[name]
+
+
+def _read(file: Path, expected: str) -> dict[str, Pixels]:
+    """Read the four arrays of a file whose bytes are the ones we know."""
+    remedy = "reinstall deqbook, or restore the file from the repository"
+    if not file.is_file():
+        raise DataError(f"{file} is missing (expected SHA-256 {expected}, found no file); {remedy}")
+    stat = file.stat()
+    found = _sha256(file, stat.st_size, stat.st_mtime_ns)
+    if found != expected:
+        raise DataError(f"{file} is damaged: expected SHA-256 {expected}, found {found}; {remedy}")
+    with np.load(file) as archive:
+        return {key: archive[key] for key in SPLITS}
+
+
+@lru_cache(maxsize=64)
+def _sha256(file: Path, size: int, mtime_ns: int) -> str:
+    """Hash once per process; size and time are in the key, so a changed file is hashed anew."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _first(n: int | None, x: Pixels, y: Pixels, what: str) -> tuple[Pixels, Pixels]:
+    if n is None:
+        return x, y
+    if not 1 <= n <= len(x):
+        raise ValueError(f"{what} = {n}, but between 1 and {len(x)} samples can be taken")
+    return x[:n], y[:n]

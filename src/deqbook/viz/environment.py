@@ -1,0 +1,34 @@
+"""Where the code is running: a plain script, a notebook with a kernel, or the book's build."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+STATIC_VARIABLE = "DEQBOOK_STATIC"
+"""Set to 1 by the book's build: what is displayed must then work without a kernel."""
+
+
+def shell() -> Any | None:
+    """Return the running IPython shell, or None in a plain script or without IPython."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return None
+    return get_ipython()
+
+
+def is_static() -> bool:
+    """Tell whether pages for readers without a kernel are being made."""
+    return os.environ.get(STATIC_VARIABLE, "") == "1"
+
+
+def has_live_widgets() -> bool:
+    """Tell whether a reader sits before a kernel that can answer a control."""
+    if is_static() or not hasattr(shell(), "kernel"):
+        return False
+    try:
+        import ipywidgets  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""Hand values and figures from code to prose, without the Sphinx stack.
+
+myst-nb pastes an output wherever the prose names it; it recognises such an output by a
+``scrapbook`` entry in its metadata. Writing that entry ourselves lets a chapter run in Colab or
+a plain Jupyter, where myst-nb is not installed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from deqbook.viz.environment import is_static, shell
+
+# Outputs whose MIME types carry this prefix are stored in the notebook but shown nowhere.
+_HIDDEN = "application/papermill.record/"
+
+
+def glue(name: str, value: Any, *, display: bool | None = None) -> None:
+    """Store ``value`` under ``name`` for ``{glue:text}`` and ``{glue:figure}`` in the prose.
+
+    ``display`` also shows it below the cell; by default that happens wherever there is no prose
+    to paste into, that is everywhere except in the book's build. A figure is closed afterwards,
+    so that the notebook does not show it a second time. In a plain script nothing happens.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise ValueError(
+            f"glue name {name!r} cannot be used in a role; "
+            "use letters, digits, '.', '_' and '-' (a ':' would start a format)"
+        )
+    running = shell()
+    if running is not None:
+        shown = (not is_static()) if display is None else display
+        data, metadata = running.display_formatter.format(_plain(value))
+        publish(name, data, metadata, prefix="" if shown else _HIDDEN)
+    if isinstance(value, Figure):
+        plt.close(value)
+
+
+def publish(name: str, data: dict[str, Any], metadata: dict[str, Any], *, prefix: str) -> None:
+    """Send one output with the metadata by which myst-nb finds it again."""
+    from IPython.display import publish_display_data
+
+    publish_display_data(
+        {prefix + mime: content for mime, content in data.items()},
+        {**metadata, "scrapbook": {"name": name, "mime_prefix": prefix}},
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Unwrap numpy and torch scalars: a role can format ``0.5`` but not ``np.float64(0.5)``."""
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if is_scalar else value

@@ -1,0 +1,228 @@
+"""One plot style, one look per model and per method, and the figures drawn more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
+
+from deqbook.viz.environment import shell
+
+FIGSIZE = (6.4, 3.8)
+"""Inches. Shrunk to a 390 px phone column, 12 pt text of this figure is still about 10 px."""
+
+# Chosen by search over published colour-blind safe palettes: inside a family every two colours
+# stay 24 or more CIELAB units apart, for normal, protanopic and deuteranopic vision alike.
+_MODELS = {
+    "ReLUImplicit": ("#0077BB", "o"),
+    "VanillaDEQ": ("#B8860B", "s"),
+    "MonDEQ": ("#01665E", "^"),
+    "OptEq": ("#44AA99", "D"),
+    "DeepOptEq": ("#08306B", "v"),
+    "ResidualCell": ("#7B3F00", "P"),
+}
+_SOLVERS = {
+    "Picard": ("#332288", "o"),
+    "Anderson": ("#EE7733", "s"),
+    "Broyden": ("#AA4499", "^"),
+    "Newton": ("#B2182B", "D"),
+    "ForwardBackward": ("#56B4E9", "v"),
+    "PeacemanRachford": ("#882255", "P"),
+    "DouglasRachford": ("#EE6677", "X"),
+}
+_ROLES: dict[str, dict[str, Any]] = {
+    "measured": {"color": "#1A1A1A", "linestyle": "-"},
+    "bound": {"color": "#6E6E6E", "linestyle": "--"},
+    "control": {"color": "#D62F00", "linestyle": ":", "marker": "x"},
+}
+
+_RC: dict[str, Any] = {
+    "figure.figsize": FIGSIZE,
+    "figure.dpi": 100,
+    # Room for labels is made inside the figure, so every figure of one figsize has one width and
+    # hence one font size on the page; a "tight" box would scale each figure differently.
+    "figure.constrained_layout.use": True,
+    "savefig.bbox": None,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.family": "DejaVu Sans",  # ships with matplotlib: the same outlines on every machine
+    "mathtext.fontset": "dejavusans",
+    "font.size": 12,
+    "axes.titlesize": 12,
+    "axes.labelsize": 12,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "legend.fontsize": 11,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": cycler(color=[colour for colour, _ in _MODELS.values()]),
+    "lines.linewidth": 2.0,
+    "lines.markersize": 6.5,
+    # Outlines instead of <text>: the reader's fonts cannot change the picture. Each glyph is
+    # stored once per file, so a figure stays near 20 KB.
+    "svg.fonttype": "path",
+    "svg.hashsalt": "deqbook",  # element ids no longer random: the same figure, the same bytes
+}
+
+
+def use_style() -> None:
+    """Set the book's matplotlib style, and SVG output when in a notebook. Call it once."""
+    mpl.rcdefaults()  # a reader's own matplotlibrc must not change the book's figures
+    mpl.rcParams.update(_RC)  # type: ignore[arg-type]
+    if shell() is not None:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        # No date in the file, and the whole figure rather than a tight crop (see _RC).
+        set_matplotlib_formats("svg", bbox_inches=None, metadata={"Date": None})
+
+
+def known_looks() -> tuple[str, ...]:
+    """All names ``look`` knows: the models, the solvers and the three roles."""
+    return (*_MODELS, *_SOLVERS, *_ROLES)
+
+
+def look(name: str, *, bound: bool = False) -> dict[str, Any]:
+    """Return the line properties of a model, solver or role: ``ax.plot(x, y, **look(name))``.
+
+    Models and solvers are solid with a marker of their own (filled for models, hollow for
+    solvers). ``bound=True`` gives the theory's line for the same name: its colour, dashed, bare.
+    """
+    if name in _ROLES:
+        style = dict(_ROLES[name])
+    elif name in _MODELS or name in _SOLVERS:
+        colour, marker = (_MODELS | _SOLVERS)[name]
+        face = colour if name in _MODELS else "white"
+        style = {
+            "color": colour,
+            "linestyle": "-",
+            "marker": marker,
+            "markerfacecolor": face,
+            "markeredgecolor": colour,
+        }
+    else:
+        raise KeyError(
+            f"no look named {name!r}; known names: {', '.join(known_looks())}. "
+            "Add a colour and a marker in deqbook/viz/style.py when the book gains a model."
+        )
+    if bound:
+        return {"color": style["color"], "linestyle": "--"}
+    if "marker" in style:
+        style["markevery"] = 0.1  # of the axes diagonal: evenly spaced on linear and log axes
+    return style
+
+
+def label_curve(
+    ax: Axes, line: Line2D, text: str, *, at: float = 0.7, offset: tuple[float, float] = (6, 3)
+) -> None:
+    """Write ``text`` beside a curve, in its colour, where a fraction ``at`` of its points is done.
+
+    ``offset`` is in points; its signs say on which side of the point the text stands, so the
+    default suits a falling curve and ``(-6, 3)`` a rising one.
+    """
+    if not 0.0 <= at <= 1.0:
+        raise ValueError(f"at={at!r} is not a fraction of the curve; pass a number in [0, 1]")
+    x, y = (np.asarray(line.get_data()[k], dtype=float) for k in (0, 1))
+    drawn = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    if drawn.size == 0:
+        raise ValueError(f"the curve for label {text!r} has no finite point; nothing to label")
+    k = drawn[round(at * (drawn.size - 1))]
+    ax.annotate(
+        text,
+        (x[k], y[k]),
+        xytext=offset,
+        textcoords="offset points",
+        ha={1: "left", 0: "center", -1: "right"}[int(np.sign(offset[0]))],
+        va="bottom" if offset[1] >= 0 else "top",
+        color=line.get_color(),
+        # A white patch keeps the words readable where they cross another curve (a white rim
+        # around each letter would double the size of the file).
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+    )
+
+
+def reference_slope(
+    ax: Axes,
+    *,
+    through: tuple[float, float],
+    until: float,
+    exponent: float | None = None,
+    factor: float | None = None,
+    text: str = "",
+) -> Line2D:
+    """Draw a dashed guide from the point ``through`` to the abscissa ``until``.
+
+    ``exponent=p`` is the power law y ~ x^p (both axes logarithmic); ``factor=r`` is the geometric
+    rate y ~ r^x (only y logarithmic). Either way the guide is a straight line.
+    """
+    if (exponent is None) == (factor is None):
+        raise ValueError(
+            f"got exponent={exponent!r} and factor={factor!r}; give exactly one of them"
+        )
+    scales = (ax.get_xscale(), ax.get_yscale())
+    wanted = ("log", "log") if factor is None else ("linear", "log")
+    if scales != wanted:
+        raise ValueError(
+            f"the axes are {scales}, but this guide is straight only on {wanted}; "
+            "set the scales before drawing it"
+        )
+    x0, y0 = through
+    x = np.array([x0, until])
+    if exponent is not None:
+        y = y0 * (x / x0) ** exponent
+    else:
+        assert factor is not None
+        y = y0 * factor ** (x - x0)
+    (line,) = ax.plot(x, y, linewidth=1.2, **look("bound"))
+    if text:
+        label_curve(ax, line, text, at=1.0, offset=(4, -2))
+    return line
+
+
+def band(ax: Axes, x: ArrayLike, Y: ArrayLike, **style: Any) -> Line2D:
+    """Plot the median over seeds (rows of ``Y``) with a band from minimum to maximum."""
+    x, Y = np.asarray(x, dtype=float), np.asarray(Y, dtype=float)
+    if Y.ndim != 2 or x.ndim != 1 or Y.shape[1] != x.size:
+        raise ValueError(
+            f"x has shape {x.shape} and Y has shape {Y.shape}; Y needs one row per seed and one "
+            "column per entry of x (transpose it?)"
+        )
+    (line,) = ax.plot(x, np.median(Y, axis=0), **style)
+    ax.fill_between(
+        x, Y.min(axis=0), Y.max(axis=0), color=line.get_color(), alpha=0.18, linewidth=0
+    )
+    return line
+
+
+def residual_plot(
+    traces: Mapping[str, Sequence[float] | np.ndarray],
+    *,
+    ax: Axes | None = None,
+    xlabel: str = "iteration",
+    ylabel: str = "residual",
+    label_at: float = 0.7,
+) -> Axes:
+    """Plot residuals against the iteration, one curve per model or solver, labels on the curves.
+
+    The keys of ``traces`` are names that ``look`` knows. An exact zero cannot be shown on a
+    logarithmic axis and ends its curve.
+    """
+    if ax is None:
+        _, ax = plt.subplots()
+    ax.set_yscale("log")
+    for name, trace in traces.items():
+        residuals = np.array(trace, dtype=float)
+        residuals[residuals <= 0.0] = np.nan
+        (line,) = ax.plot(np.arange(residuals.size), residuals, **look(name))
+        label_curve(ax, line, name, at=label_at)
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel(ylabel)
+    return ax
