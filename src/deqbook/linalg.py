@@ -90,14 +90,13 @@ def gmres(apply: Apply, rhs: Tensor, steps: int) -> tuple[Tensor, int]:
     V, H, k = _arnoldi(apply, rhs, min(steps, rhs.shape[1]))
     beta = rhs.new_zeros(rhs.shape[0], k + 1, 1)
     beta[:, 0, 0] = rhs.norm(dim=1)
-    # Householder QR of the small Hessenberg matrix; a tiny floor keeps a finished row harmless.
     Q, R = torch.linalg.qr(H)
-    diagonal = R.diagonal(dim1=1, dim2=2)
-    floor = torch.finfo(rhs.dtype).eps * diagonal.abs().amax(dim=1, keepdim=True).clamp(min=1e-300)
-    lost = diagonal.abs() <= floor
-    padded = R + torch.diag_embed(lost * floor)
-    y = torch.linalg.solve_triangular(padded, Q.mT @ beta, upper=True)[..., 0]
-    y = torch.where(lost, 0.0, y)
+    # A vanishing diagonal means that the rest of the space adds nothing: leave it out of the row.
+    diagonal = R.diagonal(dim1=1, dim2=2).abs()
+    floor = 10 * k * torch.finfo(rhs.dtype).eps * diagonal.amax(dim=1, keepdim=True)
+    lost = (diagonal <= floor).cumsum(dim=1)[..., None] > 0
+    R = torch.where(lost, torch.eye(k, dtype=R.dtype, device=R.device), R)
+    y = torch.linalg.solve_triangular(R, torch.where(lost, 0.0, Q.mT @ beta), upper=True)[..., 0]
     return torch.einsum("nkd,nk->nd", V[:, :k], y), k
 
 
@@ -119,7 +118,7 @@ def _arnoldi(apply: Apply, start: Tensor, steps: int) -> tuple[Tensor, Tensor, i
 
 
 def _normalise(v: Tensor) -> Tensor:
-    """Scale rows to unit length; rows at rounding level become exactly zero (space exhausted)."""
+    """Scale rows to unit length; rows that have vanished stay exactly zero (space exhausted)."""
     size = v.norm(dim=1, keepdim=True)
     tiny = 1e3 * torch.finfo(v.dtype).tiny
     return torch.where(size > tiny, v / size.clamp(min=tiny), torch.zeros_like(v))

@@ -4,13 +4,15 @@ The problem (a map), the method (a frozen dataclass with a short ``step``) and t
 freezing, bookkeeping, honest errors) are three separate things. A sample's path never depends on
 the other samples of its batch.
 
-**When is a row finished?** With :math:`r=\|f(z)-z\|` two conditions must hold,
+**When is a row finished?** With :math:`r=\|f(z)-z\|`, its first value :math:`r_0` at :math:`z_0`
+and the unit roundoff :math:`\varepsilon`, two conditions must hold,
 
-.. math:: r\le\mathrm{tol}\,\max(1,\|f(z)\|)\ \text{ and }\ r\le\sqrt{\mathrm{tol}}\,\max(1,r_0).
+.. math:: r\le\mathrm{tol}\,\max(1,\|f(z)\|)\ \text{ and }\ r+\varepsilon\|f(z)\|\le
+   \max(\sqrt{\mathrm{tol}}\,r_0,\ \mathrm{tol}\,\max(1,\|f(z_0)\|)).
 
 The first alone can be fooled: ``f(z) = z + 1`` has no fixed point, yet an accelerated iterate that
-leaps to :math:`10^{12}` has a relative residual of :math:`10^{-12}`. The second sees that the
-residual itself never moved.
+leaps to :math:`10^{12}` has a relative residual of :math:`10^{-12}`, and at :math:`10^{16}` the one
+is rounded away. The second sees that the residual itself never fell, or can no longer be seen.
 """
 
 from __future__ import annotations
@@ -369,48 +371,58 @@ def fixed_point(
     nfe = 1
     z, fz = z0.reshape(n, -1).clone(), image.reshape(n, -1)
     memory: Any = solver.start(z)
-    first = (fz - z).norm(dim=1).clamp(min=1.0)
+    eps = torch.finfo(z.dtype).eps
+    ceiling = torch.maximum(
+        math.sqrt(tol) * (fz - z).norm(dim=1), tol * fz.norm(dim=1).clamp(min=1.0)
+    )
 
-    # Full-size results; the working arrays below may shrink to the unfinished samples.
+    # Full-size results. The working arrays (z, fz, active, …) may shrink to unfinished samples;
+    # ``where`` says which samples they hold. Bookkeeping happens only when a sample ends.
     final, residual = z.clone(), z.new_full((n,), math.inf)
     converged = torch.zeros(n, dtype=torch.bool, device=z.device)
     steps = torch.zeros(n, dtype=torch.long, device=z.device)
     where = torch.arange(n, device=z.device)
-    active = torch.ones(n, dtype=torch.bool, device=z.device)
+    active, unfinished = torch.ones(n, dtype=torch.bool, device=z.device), n
     trace: list[Tensor] = []
 
     for k in range(max_steps + 1):
-        r = (fz - z).norm(dim=1)
-        relative = r / fz.norm(dim=1).clamp(min=1.0)
-        relative = torch.where(torch.isfinite(relative), relative, math.inf)
-        accept = active & (relative <= tol) & (r <= math.sqrt(tol) * first)
-        ended = accept | (active & torch.isinf(relative))
-        residual[where] = torch.where(active, relative, residual[where])
-        converged[where] |= accept
-        steps[where] = torch.where(active, k, steps[where])
-        final[where] = torch.where(active[:, None], z, final[where])
-        trace.append(residual.clone())
-        active = active & ~ended
-        alive = active.cpu()  # the one host synchronisation of the iteration
-        if k == max_steps or not bool(alive.any()):
+        r, size = (fz - z).norm(dim=1), fz.norm(dim=1)
+        relative = r / size.clamp(min=1.0)
+        accept = (relative <= tol) & (r + eps * size <= ceiling)
+        going = active & ~accept & torch.isfinite(relative)
+        alive = going.cpu()  # the one host synchronisation of the iteration
+        if len(where) == n:
+            trace.append(relative)
+        else:
+            trace.append(trace[-1].index_copy(0, where, relative))
+        last = k == max_steps or not bool(alive.any())
+        if last or int(alive.sum()) < unfinished:
+            ended = active if last else active & ~going
+            index = where[ended]
+            converged[index], residual[index] = accept[ended], relative[ended]
+            final[index], steps[index] = z[ended], k
+            active, unfinished = going, int(alive.sum())
+        if last:
             break
-        if hasattr(f, "rows") and 2 * int(alive.sum()) <= len(alive):
+        if hasattr(f, "rows") and 2 * unfinished <= len(alive):
             keep = alive.nonzero()[:, 0].to(z.device)
             f = f.rows(keep)
-            z, fz, first, where, active = z[keep], fz[keep], first[keep], where[keep], active[keep]
+            z, fz, where, active = z[keep], fz[keep], where[keep], active[keep]
+            ceiling = ceiling[keep]
             memory = type(memory)(*(p[keep] if isinstance(p, Tensor) else p for p in memory))
         proposal, memory, calls = solver.step(flat(f), z, fz, memory)
-        z = torch.where(active[:, None], proposal, z)
+        z = proposal if unfinished == len(where) else torch.where(active[:, None], proposal, z)
         fz = flat(f)(z)
         nfe += 1 + calls
 
+    residual = torch.where(torch.isfinite(residual), residual, math.inf)
     found = Solution(
         final.reshape(shape),
         converged,
         residual,
         steps,
         nfe,
-        torch.stack(trace),
+        torch.nan_to_num(torch.stack(trace), nan=math.inf, posinf=math.inf),
         type(solver).__name__,
     )
     if throw and not bool(converged.all()):

@@ -84,8 +84,17 @@ class Splitting(Protocol):
     def read(self, problem: MonotoneProblem, u: Tensor) -> Tensor:
         """Return the equilibrium encoded by the fixed point u."""
 
+    def encode(self, problem: MonotoneProblem, z: Tensor) -> Tensor:
+        """Return the iterate that encodes the state z; at a solution it is the fixed point."""
+
+    def offset(self, alpha: float) -> float:
+        """Return c such that u - cq is no larger than the state at the fixed point, up to L."""
+
     def amplification(self, alpha: float, L: float) -> float:
-        r"""Return κ with ‖z - σ(Wz+q)‖ ≤ κ · (residual of the iteration)."""
+        r"""Return κ with ‖z - σ(Wz+q)‖ ≤ κ · tol · max(1, ‖z‖).
+
+        Here tol bounds the residual of the iteration relative to max(1, ‖u - cq‖).
+        """
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,14 @@ class ForwardBackward:
     def read(self, problem: MonotoneProblem, u: Tensor) -> Tensor:
         """The iterate is the state."""
         return u
+
+    def encode(self, problem: MonotoneProblem, z: Tensor) -> Tensor:
+        """The state is the iterate."""
+        return z
+
+    def offset(self, alpha: float) -> float:
+        """The iterate is as large as the state."""
+        return 0.0
 
     def amplification(self, alpha: float, L: float) -> float:
         """The prox residual divided by its step does not grow with the step."""
@@ -152,14 +169,23 @@ class PeacemanRachford:
         """The state is the prox of the fixed point."""
         return problem.sigma.prox(u, self.step_size(problem))
 
+    def encode(self, problem: MonotoneProblem, z: Tensor) -> Tensor:
+        r"""Return :math:`z-\alpha(Mz-q)`."""
+        return z - self.step_size(problem) * (z @ problem.M.mT - problem.q)
+
+    def offset(self, alpha: float) -> float:
+        r"""At the fixed point :math:`u-\alpha q=z-\alpha Mz`, while u alone may dwarf z."""
+        return alpha
+
     def amplification(self, alpha: float, L: float) -> float:
-        r"""Return :math:`(1+\alpha L)\max(1,1/\alpha)/(2\,\mathrm{relax})`.
+        r"""Return :math:`(1+\alpha L)^2\max(1,1/\alpha)/(2\,\mathrm{relax})`.
 
         With :math:`\delta=\bar z-z` the residual of the iteration is
         :math:`2\,\mathrm{relax}\,\|\delta\|` and
-        :math:`z=\mathrm{prox}_{\alpha f}(z-\alpha(Mz-q)-(I+\alpha M)\delta)`.
+        :math:`z=\mathrm{prox}_{\alpha f}(z-\alpha(Mz-q)-(I+\alpha M)\delta)`;
+        the other :math:`1+\alpha L` bounds :math:`\|u-\alpha q\|/\|z\|`.
         """
-        return (1 + alpha * L) * max(1.0, 1 / alpha) / (2 * self.relax)
+        return (1 + alpha * L) ** 2 * max(1.0, 1 / alpha) / (2 * self.relax)
 
 
 @dataclass(frozen=True)
@@ -193,7 +219,8 @@ def split(
 
     ``tol`` bounds the residual of the equation ``z = σ(Wz + q)`` itself, not of the auxiliary
     iteration: the method's ``amplification`` converts one into the other, and the residual that is
-    reported is measured at the end.
+    reported is measured at the end. ``z0`` is a state (zero by default), so a warm start is just
+    another ``z0``.
     """
     mu, L = problem.mu, problem.L
     if mu <= 0 and throw:
@@ -206,19 +233,20 @@ def split(
         raise ValueError(f"the splitting step alpha must be positive, got {alpha!r}.")
     tol = default_tol(problem.W.dtype) if tol is None else tol
     inner = max(tol / method.amplification(alpha, L), 8 * torch.finfo(problem.W.dtype).eps)
-    start = torch.zeros_like(problem.q) if z0 is None else z0
+    state = torch.zeros_like(problem.q) if z0 is None else z0
+    c, update = method.offset(alpha), method.iteration(problem).update
     found = fixed_point(
-        method.iteration(problem),
-        start,
+        Injected(lambda v, q: update(v + c * q, q) - c * q, problem.q),
+        method.encode(problem, state) - c * problem.q,
         solver=Picard() if solver is None else solver,
         tol=inner,
         max_steps=max_steps,
         throw=False,
     )
-    z = method.read(problem, found.z)
+    z = method.read(problem, found.z + c * problem.q)
     image = problem.sigma(z @ problem.W.mT + problem.q)
     residual = (image - z).norm(dim=1) / image.norm(dim=1).clamp(min=1.0)
-    done = found.converged & (residual <= 2 * tol)
+    done = found.converged & (residual <= tol)
     name = type(method).__name__
     found = replace(found, z=z, residual=residual, converged=done, method=name)
     if throw and not bool(done.all()):
