@@ -75,6 +75,13 @@ class EquilibriumModel(nn.Module, ABC):
     ) -> Solution:
         """Return the equilibrium for every row of ``x``; ``z0`` is a warm start."""
         solver = self.default_solver if solver is None else solver
+        kind = next(self.parameters()).dtype
+        if not isinstance(x, Tensor) or x.dtype != kind:
+            seen = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(
+                f"x must be a tensor of the weights' dtype {kind}, got {seen}; convert x or the "
+                "model."
+            )
         q = self.inject(x)
         if not bool(torch.isfinite(q).all()):
             raise ValueError("the injected input has NaN or infinite entries; check x.")

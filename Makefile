@@ -1,0 +1,51 @@
+# make book | test | serve | clean. Each target sets up what it needs, in .venv, and nowhere else.
+
+# Names under the checkout only, so that a clone works at any path.
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.deqbook-stamp
+BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PORT ?= 8000
+PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := book
+.PHONY: book test setup serve clean
+
+book: setup
+	@$(PYTHON) -m deqbook build
+
+test: setup
+	@echo "== style"
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@echo "== types"
+	@$(PYTHON) -m mypy
+	@echo "== book (strict, with every claim verified)"
+	@$(PYTHON) -m deqbook build
+	@echo "== tests"
+	@$(PYTHON) -m pytest
+
+serve: book
+	@echo "http://localhost:$(PORT)/ shows the book; stop with Ctrl-C."
+	@$(PYTHON) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+clean:
+	rm -rf _build book/_static/vendor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+setup: $(STAMP)
+
+# The environment remembers which checkout it was made for: moved or copied, it is made anew.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(BASE_PYTHON)" || { echo "No python3 found; install Python 3.10 or newer." >&2; exit 1; }
+	@"$(BASE_PYTHON)" -c 'import sys; v = sys.version.split()[0]; \
+	  sys.exit(None if sys.version_info >= (3, 10) else f"Python {v} is too old; 3.10 or newer is needed (make BASE_PYTHON=/path/to/python3).")'
+	@echo "== environment in $(VENV) (the first time takes a few minutes)"
+	@test -x $(PYTHON) || "$(BASE_PYTHON)" -m venv $(VENV)
+	@$(PIP) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	@$(PIP) -c constraints.txt -e ".[book,test]"
+	@$(PYTHON) book/_ext/vendor.py
+	@printf '%s' "$(CURDIR)" > $@

@@ -1,0 +1,394 @@
+r"""Solvers side by side with torchdeq: one run, one machine, the same measuring stick for all.
+
+``python benchmarks/solvers.py`` prints three tables and takes less than a minute:
+
+1. evaluations of ``f`` until every sample of the batch has met
+   :math:`\|f(z)-z\|\le10^{-10}\max(1,\|f(z)\|)`, and the time relative to deqbook's Anderson;
+2. the spectral radius of a scaled rotation;
+3. the cost of an Anderson step in units of one matrix product.
+
+A contestant never judges itself: the map is wrapped, and the wrapper measures every point at which
+it is evaluated, ends the run when the last sample has met the tolerance, and takes its own time
+off the clock. A sample counts as soon as it has met it once. Times are processor times on one
+thread; only their ratios are shown. Without torchdeq its rows are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deqbook.linalg import spectral_radius
+from deqbook.runtime import generator, normal
+from deqbook.solvers import Anderson, Broyden, Newton, Picard, Solver, fixed_point
+
+try:
+    from torchdeq.loss import power_method
+    from torchdeq.solver import get_solver
+except ImportError:
+    get_solver = None
+
+Map = Callable[..., Tensor]
+Solve = Callable[[Map, Tensor], Any]
+
+TOL = 1e-10
+REFERENCE = "deqbook Anderson"
+
+
+# -- the problems ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A family of maps ``f(z) = activation(z Wᵀ + q)``, one for every seed."""
+
+    title: str
+    weight: Callable[[int, torch.Generator], Tensor]
+    activation: Callable[[Tensor], Tensor] = torch.tanh
+    q: float = 0.1
+
+    def make(self, seed: int, n: int = 64, m: int = 200) -> tuple[Map, Tensor]:
+        """Return the map of this seed and the start ``z0 = 0``."""
+        g = generator(seed)
+        Wt = self.weight(m, g).T.contiguous()
+        q = self.q * normal(n, m, g=g)
+        return lambda z: self.activation(z @ Wt + q), torch.zeros_like(q)
+
+
+def symmetric(low: float, high: float) -> Callable[[int, torch.Generator], Tensor]:
+    def draw(m: int, g: torch.Generator) -> Tensor:
+        basis, _ = torch.linalg.qr(normal(m, m, g=g))
+        return basis * torch.linspace(low, high, m, dtype=basis.dtype) @ basis.T
+
+    return draw
+
+
+def gaussian(norm: float) -> Callable[[int, torch.Generator], Tensor]:
+    def draw(m: int, g: torch.Generator) -> Tensor:
+        W = normal(m, m, g=g)
+        return W * norm / torch.linalg.matrix_norm(W, 2)
+
+    return draw
+
+
+STIFF = Problem("stiff: tanh, symmetric W, eigenvalues in [0, 0.99]", symmetric(0.0, 0.99))
+VARIANTS = [
+    Problem("both signs: tanh, symmetric W, eigenvalues in [-0.99, 0.99]", symmetric(-0.99, 0.99)),
+    Problem("tanh, Gaussian W of norm 0.99", gaussian(0.99)),
+    Problem("relu, Gaussian W of norm 0.95", gaussian(0.95), torch.relu),
+    Problem("stiff, with q ten times larger", symmetric(0.0, 0.99), q=1.0),
+]
+
+
+# -- the measuring stick ---------------------------------------------------------------------------
+
+
+class _Over(Exception):
+    """Ends a run from inside the map."""
+
+
+class Metered:
+    """A map that counts its calls, watches the residuals and knows when the race is over."""
+
+    def __init__(self, f: Map, limit: int):
+        self.f, self.limit = f, limit
+        self.calls, self.own_time = 0, 0.0
+        self.best: Tensor | None = None  # (n,) smallest residual that each sample has had
+
+    def __call__(self, z: Tensor, tau: float = 1.0) -> Tensor:
+        """Return ``f(z)``; torchdeq's simple iteration hands its damping to the map."""
+        image = self.f(z)
+        self.calls += 1
+        start = time.process_time()
+        residual = (image - z).norm(dim=1) / image.norm(dim=1).clamp(min=1.0)
+        residual = residual.detach().nan_to_num(nan=math.inf)
+        self.best = residual if self.best is None else torch.minimum(self.best, residual)
+        over = bool((self.best <= TOL).all()) or self.calls >= self.limit
+        self.own_time += time.process_time() - start
+        if over:
+            raise _Over
+        return image if tau == 1.0 else tau * image + (1 - tau) * z
+
+    @property
+    def worst(self) -> float:
+        """The residual of the sample that is furthest from its fixed point."""
+        return math.inf if self.best is None else float(self.best.max())
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A named way to solve; we stop waiting at ``limit`` evaluations, and after ``seeds`` seeds."""
+
+    name: str
+    solve: Solve
+    limit: int = 1500
+    seeds: int = 1000
+
+    @torch.no_grad()
+    def run(self, problem: Problem, seed: int) -> dict[str, Any]:
+        """Return the evaluations until the last sample met the tolerance (or None), and time."""
+        f, z0 = problem.make(seed)
+        metered, note = Metered(f, self.limit), ""
+        start = time.process_time()
+        try:
+            self.solve(metered, z0)
+            note = "gave up"
+        except _Over:
+            pass
+        except RuntimeError as error:  # a singular system, say
+            note = str(error).splitlines()[0][:60]
+        seconds = time.process_time() - start - metered.own_time
+        met = metered.worst <= TOL
+        return {
+            "seed": seed,
+            "evaluations": metered.calls if met else None,
+            "seconds": seconds,
+            "worst": metered.worst,
+            "note": "" if met else note or f"not within {self.limit}",
+        }
+
+
+def ours(solver: Solver) -> Solve:
+    return lambda f, z: fixed_point(f, z, solver=solver, tol=TOL, max_steps=5000, throw=False)
+
+
+def theirs(key: str, max_iter: int = 1600, **options: Any) -> Solve:
+    # A tolerance that is never met: the meter ends the race, not the library's own rule.
+    return lambda f, z: get_solver(key)(f, z, max_iter=max_iter, tol=1e-300, **options)
+
+
+def contestants(full: bool) -> list[Contestant]:
+    """Everyone, or without the settings that the stiff problem has already ruled out."""
+    rows = [
+        Contestant("deqbook Picard", ours(Picard())),
+        Contestant(REFERENCE, ours(Anderson())),
+        *(
+            Contestant(f"deqbook Anderson memory={k}", ours(Anderson(memory=k)))
+            for k in (10, 20, 30)
+            if k != Anderson().memory
+        ),
+        Contestant("deqbook Broyden", ours(Broyden())),
+        Contestant("deqbook Newton gmres", ours(Newton("gmres"))),
+    ]
+    if get_solver is None:
+        return rows
+    rows += [
+        Contestant("torchdeq fixed_point_iter", theirs("fixed_point_iter")),
+        Contestant("torchdeq anderson", theirs("anderson"), seeds=1000 if full else 1),
+        Contestant("torchdeq anderson m=10 lam=1e-24", theirs("anderson", m=10, lam=1e-24)),
+        Contestant("torchdeq anderson m=20 lam=1e-24", theirs("anderson", m=20, lam=1e-24)),
+        Contestant("torchdeq anderson m=30 lam=1e-24", theirs("anderson", m=30, lam=1e-24)),
+        Contestant("torchdeq broyden", theirs("broyden", max_iter=300), limit=300),
+    ]
+    if full:
+        settings = [
+            Contestant("torchdeq simple_fixed_point_iter", theirs("simple_fixed_point_iter")),
+            Contestant("torchdeq anderson lam=1e-16", theirs("anderson", lam=1e-16)),
+            Contestant("torchdeq anderson lam=1e-24", theirs("anderson", lam=1e-24)),
+            Contestant(
+                "torchdeq anderson m=20 lam=1e-24 tau=0.8",
+                theirs("anderson", m=20, lam=1e-24, tau=0.8),
+            ),
+            Contestant("torchdeq broyden ls", theirs("broyden", max_iter=300, ls=True), limit=300),
+            Contestant("torchdeq broyden window 30", theirs("broyden", LBFGS_thres=30), limit=100),
+        ]
+        rows += [replace(row, seeds=2) for row in settings]
+    return rows
+
+
+# -- the three benchmarks --------------------------------------------------------------------------
+
+
+def race(problem: Problem, rows: list[Contestant], seeds: range) -> dict[str, list[dict[str, Any]]]:
+    """Run everyone on every seed, seed by seed, so that a busy moment hits all alike."""
+    runs: dict[str, list[dict[str, Any]]] = {row.name: [] for row in rows}
+    rows[0].run(problem, seeds[0])  # warm up
+    for seed in seeds:
+        for row in rows:
+            if len(runs[row.name]) < row.seeds:
+                runs[row.name].append(row.run(problem, seed))
+    return runs
+
+
+def race_lines(problem: Problem, runs: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    yield f"\n{problem.title}"
+    yield f"  {'':42}{'evaluations by seed':<26}{'÷ ref':>7}{'time ÷ ref':>12}"
+    reference = runs[REFERENCE]
+    for name, outcome in runs.items():
+        counts = [o["evaluations"] for o in outcome]
+        shown = " ".join("-" if c is None else str(c) for c in counts)
+        if None in counts:
+            notes = "; ".join(sorted({o["note"] for o in outcome if o["note"]}))
+            worst = max(o["worst"] for o in outcome)
+            yield f"  {name:42}{shown:<26}   {notes} (worst sample {worst:.0e})"
+            continue
+        times = statistics.median(o["seconds"] / r["seconds"] for o, r in zip(outcome, reference))
+        evaluations = sum(counts) / sum(r["evaluations"] for _, r in zip(counts, reference))
+        yield f"  {name:42}{shown:<26}{evaluations:>7.2f}{times:>12.2f}"
+
+
+def rotations() -> dict[str, Tensor]:
+    def blocks(*angles: float) -> Tensor:
+        turns = [[[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]] for a in angles]
+        return 0.9 * torch.block_diag(*torch.tensor(turns, dtype=torch.float64))
+
+    return {
+        "2×2, a right angle": blocks(math.pi / 2),
+        "2×2, 60 degrees": blocks(math.pi / 3),
+        "100×100, right angles": blocks(*[math.pi / 2] * 50),
+        "100×100, 50 angles": blocks(*[math.pi * (j + 0.5) / 50 for j in range(50)]),
+    }
+
+
+def radii(seeds: range) -> dict[str, dict[str, list[float]]]:
+    """Estimate a radius that is 0.9 by construction, from products with W only."""
+    table: dict[str, dict[str, list[float]]] = {}
+    for name, W in rotations().items():
+        size = len(W)
+        table[name] = {
+            "deqbook": [spectral_radius(lambda v, W=W: W @ v, size, seed=s) for s in seeds]
+        }
+        if get_solver is None:
+            continue
+        table[name]["torchdeq"] = []
+        for seed in seeds:
+            with torch.random.fork_rng(), torch.enable_grad():
+                torch.manual_seed(seed)  # power_method draws from the global generator
+                z = torch.zeros(1, size, dtype=torch.float64, requires_grad=True)
+                table[name]["torchdeq"].append(float(power_method(z @ W.T, z)[1]))
+    return table
+
+
+@torch.no_grad()
+def overhead(n: int = 256, m: int = 500, steps: int = 30, repeats: int = 2) -> dict[str, float]:
+    """Return the time per evaluation of Anderson's method in units of one product z Wᵀ."""
+    g = generator(0)
+    Wt, q = symmetric(-0.99, 0.99)(m, g), normal(n, m, g=g)
+    calls = 0
+
+    def affine(z: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return torch.addmm(q, z, Wt)
+
+    def bare(f: Map, z: Tensor) -> None:
+        for _ in range(steps):
+            z = f(z)
+
+    def anderson(**options: Any) -> Solve:
+        solver = Anderson(**options)
+        return lambda f, z: fixed_point(
+            f, z, solver=solver, tol=1e-15, max_steps=steps, throw=False
+        )
+
+    rows: dict[str, Solve] = {
+        "bare product": bare,
+        REFERENCE: anderson(),
+    }
+    rows |= {
+        f"deqbook Anderson memory={k}": anderson(memory=k)
+        for k in (10, 20)
+        if k != Anderson().memory
+    }
+    if get_solver is not None:
+        rows["torchdeq anderson"] = theirs("anderson", max_iter=steps)
+        rows["torchdeq anderson m=10"] = theirs("anderson", max_iter=steps, m=10)
+        rows["torchdeq anderson m=20"] = theirs("anderson", max_iter=steps, m=20)
+    best = dict.fromkeys(rows, math.inf)
+    for _, (name, solve) in product(range(repeats), rows.items()):
+        calls, start = 0, time.process_time()
+        solve(affine, torch.zeros_like(q))
+        best[name] = min(best[name], (time.process_time() - start) / calls)
+    unit = best.pop("bare product")
+    return {name: seconds / unit for name, seconds in best.items()}
+
+
+def grid(seeds: range) -> dict[str, list[int | None]]:
+    """Search torchdeq's Anderson settings for its best on the stiff problem (several minutes)."""
+    found: dict[str, list[int | None]] = {}
+    for m, lam, tau in product((6, 10, 20, 30, 40), (1e-16, 1e-20, 1e-24, 0.0), (1.0, 0.8, 0.5)):
+        row = Contestant("", theirs("anderson", m=m, lam=lam, tau=tau), limit=400)
+        found[f"m={m} lam={lam:g} tau={tau:g}"] = [
+            row.run(STIFF, seed)["evaluations"] for seed in seeds
+        ]
+    return found
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="deqbook's solvers side by side with torchdeq's.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here as well")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of the stiff problem (5)")
+    parser.add_argument("--grid", action="store_true", help="also search torchdeq's settings")
+    options = parser.parse_args(arguments)
+    if options.seeds < 1:
+        parser.error("--seeds must be at least 1")
+    if options.grid and get_solver is None:
+        parser.error("--grid searches torchdeq's settings, and torchdeq is not installed")
+    seeds, few = range(options.seeds), range(min(2, options.seeds))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    report: dict[str, Any] = {
+        "versions": {p: installed(p) for p in ("deqbook", "torch", "torchdeq")},
+        "tolerance": TOL,
+    }
+    if get_solver is None:
+        print("torchdeq is not installed: its rows are skipped (pip install 'deqbook[bench]').")
+
+    print(f"1. Evaluations until every sample is at {TOL:.0e} (n = 64, m = 200, float64, z0 = 0).")
+    print(f"   ref = {REFERENCE}; a Jacobian-vector product counts as one evaluation.")
+    report["race"] = {}
+    for problem in [STIFF, *VARIANTS]:
+        runs = race(problem, contestants(problem is STIFF), seeds if problem is STIFF else few)
+        report["race"][problem.title] = runs
+        print(*race_lines(problem, runs), sep="\n", flush=True)
+
+    print("\n2. Spectral radius of a rotation scaled by 0.9, from products only (truth: 0.9).")
+    report["radius"] = radii(range(5))
+    for name, table in report["radius"].items():
+        for library, values in table.items():
+            shown = " ".join(f"{v:.6f}" for v in values)
+            print(f"  {name:26}{library:10}{shown}")
+
+    print("\n3. Time per evaluation of Anderson ÷ time of one product (n = 256, m = 500, float64).")
+    report["overhead"] = overhead()
+    for name, ratio in report["overhead"].items():
+        print(f"  {name:42}{ratio:>6.2f}")
+
+    if options.grid:
+        print("\nGrid: torchdeq anderson on the stiff problem, best first ('-': not within 400).")
+        report["grid"] = grid(few)
+        order = sorted(report["grid"].items(), key=lambda item: sum(c or 10**6 for c in item[1]))
+        for name, counts in order:
+            print(f"  {name:32}{' '.join('-' if c is None else str(c) for c in counts)}")
+
+    torch.set_num_threads(threads)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

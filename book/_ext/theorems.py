@@ -1,0 +1,66 @@
+"""Small repairs to what sphinx-proof and sphinx-exercise put on a page.
+
+A proof with ``:class: dropdown`` becomes a plain HTML disclosure, which needs no script and answers
+to the keyboard: sphinx-proof writes no title for sphinx-togglebutton to put its button on, and the
+page would stop with an error. And the anchors that both packages repeat for every theorem, proof
+and exercise are dropped, since an anchor has to be unique on its page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx_proof.nodes import proof_node
+
+REPEATED_IDS = {"proof", "proof-content", "exercise-content", "solution-content"}
+LEAD = "Proof. "
+
+
+class folded_proof(nodes.General, nodes.Element):
+    """A proof that opens when a reader asks for it."""
+
+
+class Repairs(SphinxPostTransform):
+    """Fold proofs and drop repeated anchors, just before a page is written."""
+
+    default_priority = 900
+
+    def run(self, **kwargs: Any) -> None:
+        """Repair one page."""
+        for proof in list(self.document.findall(proof_node)):
+            if "dropdown" in proof[0]["classes"]:
+                proof.replace_self(folded_proof("", *without_lead(proof[0])))
+        for element in self.document.findall(nodes.Element):
+            ids = element.get("ids", [])
+            if REPEATED_IDS.intersection(ids) and isinstance(
+                element, nodes.section | nodes.admonition
+            ):
+                element["ids"] = [name for name in ids if name not in REPEATED_IDS]
+
+
+def without_lead(proof: nodes.Element) -> list[nodes.Node]:
+    """Return a proof's content without the word that its summary says already."""
+    text = next(iter(proof.findall(nodes.Text)), None)
+    if text is not None and text.startswith(LEAD):
+        text.parent.replace(text, nodes.Text(text.removeprefix(LEAD)))
+    return list(proof.children)
+
+
+def open_folded(translator: Any, node: folded_proof) -> None:
+    """Write the opening tags."""
+    translator.body.append('<details class="deq-proof"><summary>Proof</summary>\n')
+
+
+def close_folded(translator: Any, node: folded_proof) -> None:
+    """Write the closing tag."""
+    translator.body.append("</details>\n")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension."""
+    app.add_node(folded_proof, html=(open_folded, close_folded))
+    app.add_post_transform(Repairs)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

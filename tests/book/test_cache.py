@@ -1,0 +1,226 @@
+"""The notebook cache, with real builds of a toy book: what re-executes what."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+pytestmark = pytest.mark.book
+
+PAGE = """---
+file_format: mystnb
+kernelspec:
+  name: python3
+{front}---
+
+# {title}
+
+Some prose.
+
+```{{code-cell}} ipython3
+{code}
+```
+"""
+
+SOURCES = {
+    "index.md": "# Toy\n\n```{toctree}\none\ntwo\n```\n",
+    "one.md": PAGE.format(
+        title="One", front="", code="from toy.alpha import alpha\nprint('alpha', alpha())"
+    ),
+    "two.md": PAGE.format(
+        title="Two",
+        front="deqbook:\n  data: [src/toy/table.txt]\n",
+        code="import toy.beta\nprint('beta', toy.beta.beta())",
+    ),
+    "src/toy/__init__.py": "",
+    "src/toy/alpha.py": "from .base import base\n\n\ndef alpha():\n    return base() + 1\n",
+    "src/toy/base.py": "def base():\n    return 10\n",
+    "src/toy/beta.py": (
+        "from pathlib import Path\n\n\ndef beta():\n"
+        "    return Path(__file__).with_name('table.txt').read_text().strip()\n"
+    ),
+    "src/toy/table.txt": "seven\n",
+}
+CONFIG = {
+    "extensions": ["myst_nb", "honest_cache"],
+    "nb_execution_mode": "cache",
+    "nb_execution_raise_on_error": True,
+    "honest_cache_libraries": [],
+    "html_theme": "basic",
+    "exclude_patterns": ["_build"],
+}
+
+
+@dataclass(frozen=True)
+class Build:
+    """What one build executed, read and warned of."""
+
+    executed: set[str]
+    read: set[str]
+    warnings: str
+
+
+@dataclass(frozen=True)
+class Book:
+    """A toy book in a folder, to edit and to build."""
+
+    root: Path
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.root / name
+        text = path.read_text()
+        assert old in text, f"{name} does not hold {old!r}"
+        path.write_text(text.replace(old, new))
+
+    def build(self, fresh: bool = False) -> Build:
+        out = self.root / "_build"
+        warnings = io.StringIO()
+        with patch_docutils(), docutils_namespace():
+            app = Sphinx(
+                srcdir=self.root,
+                confdir=None,
+                outdir=out / "html",
+                doctreedir=out / "doctrees",
+                buildername="html",
+                confoverrides=CONFIG,
+                status=None,
+                warning=warnings,
+                freshenv=fresh,
+            )
+            app.build()
+        pages = json.loads((out / "execution.json").read_text())
+        executed = {name for name, page in pages.items() if page["executed"]}
+        return Build(executed, set(pages), warnings.getvalue())
+
+    def shows(self, page: str, text: str) -> bool:
+        html = (self.root / "_build" / "html" / f"{page}.html").read_text()
+        return text in re.sub(r"<[^>]+>", "", html)
+
+
+@pytest.fixture(scope="module")
+def executed_book(tmp_path_factory: pytest.TempPathFactory) -> Book:
+    """Write the toy book and build it once, from nothing."""
+    root = tmp_path_factory.mktemp("toy")
+    for name, text in SOURCES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    book = Book(root)
+    build = book.build()
+    assert build == Build({"one", "two"}, {"one", "two"}, "")
+    assert book.shows("one", "alpha 11")
+    assert book.shows("two", "beta seven")
+    return book
+
+
+@pytest.fixture
+def book(executed_book: Book, tmp_path: Path) -> Book:
+    """Return a copy of the built book at another path, after a build there.
+
+    That build executes nothing: the cache does not depend on the place of the clone.
+    """
+    root = tmp_path / "clone of it"
+    shutil.copytree(executed_book.root, root)
+    book = Book(root)
+    assert book.build() == Build(set(), {"one", "two"}, "")
+    return book
+
+
+def test_a_second_build_reads_and_executes_nothing(book: Book) -> None:
+    assert book.build() == Build(set(), set(), "")
+
+
+def test_reading_all_pages_again_executes_nothing(book: Book) -> None:
+    assert book.build(fresh=True) == Build(set(), {"one", "two"}, "")
+
+
+def test_prose_executes_nothing_and_is_shown(book: Book) -> None:
+    book.edit("one.md", "Some prose.", "Better prose.")
+    assert book.build() == Build(set(), {"one"}, "")
+    assert book.shows("one", "Better prose.")
+
+
+def test_code_of_a_page_executes_that_page(book: Book) -> None:
+    book.edit("one.md", "'alpha'", "'ALPHA'")
+    assert book.build().executed == {"one"}
+
+
+def test_comments_and_docstrings_of_a_module_execute_nothing(book: Book) -> None:
+    book.edit("src/toy/alpha.py", "def alpha():\n", "# a note\ndef alpha():\n    '''Doc.'''\n")
+    assert book.build(fresh=True).executed == set()
+
+
+def test_a_module_executes_the_page_that_imports_it(book: Book) -> None:
+    book.edit("src/toy/alpha.py", "+ 1", "+ 2")
+    assert book.build() == Build({"one"}, {"one"}, "")
+    assert book.shows("one", "alpha 12")
+
+
+def test_an_indirectly_imported_module_executes_the_page_and_reverting_it_nothing(
+    book: Book,
+) -> None:
+    book.edit("src/toy/base.py", "10", "20")
+    assert book.build() == Build({"one"}, {"one"}, "")
+    assert book.shows("one", "alpha 21")
+    book.edit("src/toy/base.py", "20", "10")
+    assert book.build() == Build(set(), {"one"}, "")
+    assert book.shows("one", "alpha 11")
+
+
+def test_a_data_file_executes_the_page_that_declares_it(book: Book) -> None:
+    book.edit("src/toy/table.txt", "seven", "eight")
+    assert book.build() == Build({"two"}, {"two"}, "")
+    assert book.shows("two", "beta eight")
+
+
+def test_the_package_itself_executes_every_page_that_imports_from_it(book: Book) -> None:
+    book.edit("src/toy/__init__.py", "", "VERSION = 2\n")
+    assert book.build().executed == {"one", "two"}
+
+
+def test_a_module_that_nobody_imports_executes_nothing(book: Book) -> None:
+    (book.root / "src/toy/gamma.py").write_text("x = 1\n")
+    assert book.build() == Build(set(), set(), "")
+
+
+def test_undeclared_data_is_refused_until_declared(book: Book) -> None:
+    book.edit("two.md", "deqbook:\n  data: [src/toy/table.txt]\n", "")
+    for _ in range(2):  # the refused execution must not be in the cache
+        build = book.build(fresh=True)
+        assert build.executed == {"two"}
+        assert "read src/toy/table.txt, which its cache key does not cover" in build.warnings
+    book.edit("two.md", "\nkernelspec:", "\ndeqbook:\n  data: [src/toy/table.txt]\nkernelspec:")
+    assert book.build() == Build(set(), {"two"}, "")
+
+
+def test_a_module_imported_by_a_computed_name_is_refused_until_declared(book: Book) -> None:
+    book.edit("one.md", "print('alpha'", "__import__('toy.' + 'gamma')\nprint('alpha'")
+    (book.root / "src/toy/gamma.py").write_text("x = 1\n")
+    assert "read src/toy/gamma.py" in book.build().warnings
+    book.edit("one.md", "\nkernelspec:", "\ndeqbook:\n  modules: [toy.gamma]\nkernelspec:")
+    assert book.build() == Build({"one"}, {"one"}, "")
+    (book.root / "src/toy/gamma.py").write_text("x = 2\n")
+    assert book.build().executed == {"one"}
+
+
+def test_a_misspelt_declaration_is_an_error(book: Book) -> None:
+    book.edit("two.md", "  data:", "  date:")
+    with pytest.raises(ExtensionError, match=r"unknown key.*date"):
+        book.build()
+
+
+def test_a_failing_page_is_named_and_not_cached(book: Book) -> None:
+    book.edit("one.md", "print('alpha', alpha())", "assert alpha() == 0")
+    for _ in range(2):
+        with pytest.raises(ExtensionError, match="one did not execute to its end"):
+            book.build()
+        report = json.loads((book.root / "_build" / "execution.json").read_text())
+        assert report["one"] == {"executed": True, "seconds": None}

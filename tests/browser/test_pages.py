@@ -1,0 +1,173 @@
+"""The built site in a real browser: desktop and phone, light and dark, and no other host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from built_site import toc_pages
+from chromium import skip_without_browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Route
+
+pytestmark = pytest.mark.browser
+skip_without_browser()
+
+PAGES = toc_pages()
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+@dataclass
+class Visit:
+    """A page, and everything that went wrong while it was open."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def visit(browser: Browser, address: str, path: str, size: str = "desktop") -> Iterator[Visit]:
+    """Open a page, letting nothing through to another host."""
+    width, height = SIZES[size]
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="light",
+        has_touch=size == "phone",
+        is_mobile=size == "phone",
+    )
+    seen = Visit(context.new_page())
+    page = seen.page
+    page.on("console", lambda m: seen.errors.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    page.on(
+        "response",
+        lambda r: seen.errors.append(f"{r.status} {r.url}") if r.status >= 400 else None,
+    )
+
+    def local_only(route: Route) -> None:
+        if route.request.url.startswith((f"{address}/", "data:", "blob:")):
+            route.continue_()
+        else:
+            seen.foreign.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", local_only)
+    page.goto(f"{address}/{path}", wait_until="load")
+    try:
+        yield seen
+    finally:
+        context.close()
+
+
+def settle_math(page: Page) -> None:
+    """Wait until MathJax has set the page, on pages that have formulas."""
+    page.wait_for_function(
+        """() => !document.querySelector(".math")
+        || (window.MathJax?.startup?.promise && document.querySelector("mjx-container"))"""
+    )
+    page.evaluate("() => window.MathJax?.startup?.promise")
+
+
+def overflow(page: Page) -> list[str]:
+    """Return the elements that make the page wider than the screen, if it is."""
+    return page.evaluate(
+        """() => {
+            const width = document.documentElement.clientWidth;
+            if (document.documentElement.scrollWidth <= width) return [];
+            return [...document.querySelectorAll("article *")]
+                .filter(e => e.getBoundingClientRect().right > width + 1)
+                .slice(0, 5).map(e => e.outerHTML.slice(0, 120)).concat("the page scrolls");
+        }"""
+    )
+
+
+def unreachable_formulas(page: Page) -> list[str]:
+    """Return the displayed formulas that are wider than their box and cannot be scrolled."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll("article div.math")]
+            .filter(e => e.scrollWidth > e.clientWidth + 1
+                && getComputedStyle(e).overflowX !== "auto")
+            .map(e => e.textContent.slice(0, 60))"""
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("path", PAGES)
+def test_page(browser: Browser, address: str, path: str, size: str) -> None:
+    with visit(browser, address, f"{path}.html", size) as seen:
+        page = seen.page
+        settle_math(page)
+        formulas = page.locator("article .math").count()
+        assert page.locator("article mjx-container").count() >= formulas
+        faults = page.locator("mjx-merror, [data-mjx-error]").all_text_contents()
+        assert not faults, f"{path}: MathJax cannot set {faults}"
+        broken = page.evaluate(
+            "() => [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+        )
+        assert not broken, f"{path}: broken images {broken}"
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+            assert not overflow(page), f"{path} is wider than a {size} ({scheme})"
+            assert not unreachable_formulas(page), f"{path} on a {size} ({scheme})"
+        assert not seen.errors, f"{path} reports {seen.errors}"
+        assert not seen.foreign, f"{path} asks other hosts: {seen.foreign}"
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if page.startswith("chapters/")])
+def test_sliders_change_the_picture_by_keyboard(browser: Browser, address: str, path: str) -> None:
+    with visit(browser, address, f"{path}.html", "phone") as seen:
+        figures = seen.page.locator("figure.deq-explore")
+        for number in range(figures.count()):
+            figure = figures.nth(number)
+            slider, image = figure.locator("input[type=range]"), figure.locator("img")
+            name = slider.get_attribute("id")
+            assert figure.locator(f'label[for="{name}"]').count() == 1, f"{path}: no label"
+            before = (image.get_attribute("src"), figure.locator("output").text_content())
+            at_end = slider.input_value() == slider.get_attribute("max")
+            slider.focus()
+            seen.page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
+            after = (image.get_attribute("src"), figure.locator("output").text_content())
+            assert before[0] != after[0], f"{path}: slider {number} does not change its picture"
+            assert before[1] != after[1], f"{path}: slider {number} does not change its value"
+            assert image.get_attribute("alt")
+        assert not seen.errors
+
+
+def test_the_book_has_a_slider(browser: Browser, address: str) -> None:
+    chapters = [page for page in PAGES if page.startswith("chapters/")]
+    count = 0
+    for path in chapters:
+        with visit(browser, address, f"{path}.html") as seen:
+            count += seen.page.locator("figure.deq-explore input[type=range]").count()
+    assert count, "no chapter has a slider; did its markup change?"
+
+
+def test_front_address_leads_to_the_first_page(browser: Browser, address: str) -> None:
+    with visit(browser, address, "index.html") as seen:
+        seen.page.wait_for_url(f"**/{PAGES[0]}.html")
+        assert not seen.foreign
+
+
+def test_search_finds_a_word(browser: Browser, address: str) -> None:
+    with visit(browser, address, "search.html?q=equilibrium") as seen:
+        seen.page.wait_for_selector("#search-results li a")
+        found = seen.page.locator("#search-results li a").all_text_contents()
+        assert found
+        assert not seen.errors
+        assert not seen.foreign
+
+
+def test_proofs_open_by_keyboard(browser: Browser, address: str) -> None:
+    path = next(page for page in PAGES if page.startswith("chapters/"))
+    with visit(browser, address, f"{path}.html", "phone") as seen:
+        proof = seen.page.locator("details.deq-proof").first
+        assert proof.get_attribute("open") is None
+        proof.locator("summary").focus()
+        seen.page.keyboard.press("Enter")
+        assert proof.get_attribute("open") is not None
