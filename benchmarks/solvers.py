@@ -137,10 +137,13 @@ class Contestant:
     limit: int = 1500
     seeds: int = 1000
 
-    @torch.no_grad()
     def run(self, problem: Problem, seed: int) -> dict[str, Any]:
         """Return the evaluations until the last sample met the tolerance (or None), and time."""
-        f, z0 = problem.make(seed)
+        return {"seed": seed, **self.measure(*problem.make(seed))}
+
+    @torch.no_grad()
+    def measure(self, f: Map, z0: Tensor) -> dict[str, Any]:
+        """Do the same for one map."""
         metered, note = Metered(f, self.limit), ""
         start = time.process_time()
         try:
@@ -153,7 +156,6 @@ class Contestant:
         seconds = time.process_time() - start - metered.own_time
         met = metered.worst <= TOL
         return {
-            "seed": seed,
             "evaluations": metered.calls if met else None,
             "seconds": seconds,
             "worst": metered.worst,
@@ -215,7 +217,8 @@ def contestants(full: bool) -> list[Contestant]:
 def race(problem: Problem, rows: list[Contestant], seeds: range) -> dict[str, list[dict[str, Any]]]:
     """Run everyone on every seed, seed by seed, so that a busy moment hits all alike."""
     runs: dict[str, list[dict[str, Any]]] = {row.name: [] for row in rows}
-    rows[0].run(problem, seeds[0])  # warm up
+    for row in rows:  # warm up: some code is loaded at its first use
+        row.measure(lambda z: (z + 1) / 2, torch.zeros(2, 8, dtype=torch.float64))
     for seed in seeds:
         for row in rows:
             if len(runs[row.name]) < row.seeds:

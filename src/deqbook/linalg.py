@@ -64,7 +64,8 @@ def spectral_radius(
 
     A matrix is handled exactly (all eigenvalues). An operator ``v ↦ Wv`` on vectors of length
     ``size`` is projected on a Krylov space by Arnoldi's method and the complex Ritz values are
-    taken, so rotations are seen; exact when ``krylov ≥ size``.
+    taken, so rotations are seen. Exact when ``krylov ≥ size``; otherwise usually a slight
+    underestimate, because the Ritz values have not all converged.
     """
     if isinstance(W, Tensor):
         _finite_matrix(W, square=True)

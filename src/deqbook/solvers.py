@@ -155,7 +155,7 @@ class Anderson:
     forgets its window and starts again from a Picard step.
     """
 
-    memory: int = 10
+    memory: int = 30
     damping: float = 1.0
     ridge: float | None = None
     patience: float = 2.0
@@ -166,15 +166,14 @@ class Anderson:
             raise ValueError(f"memory must be at least 1, got {self.memory}.")
 
     def start(self, z: Tensor) -> _AndersonMemory:
-        """Return empty windows."""
+        """Return an empty window; its pages cost nothing until a slot is used."""
         n, size = z.shape
         k = min(self.memory, size)
-        window = z.new_zeros(n, k, size)
         return _AndersonMemory(
             z,
             torch.zeros_like(z),
-            window,
-            window.clone(),
+            z.new_empty(n, k, size),
+            z.new_empty(n, k, size),
             z.new_zeros(n, k, k),
             torch.zeros(n, k, dtype=torch.bool, device=z.device),
             z.new_full((n,), math.inf),
@@ -186,21 +185,24 @@ class Anderson:
         """Mix the window so that the linearised residual is least."""
         g = fz - z
         dg, de, gram, used, age = memory.dg, memory.de, memory.gram, memory.used, memory.age
-        if age > 0:
+        size = g.norm(dim=1)
+        worse = size > self.patience * memory.best
+        best = torch.where(worse, size, torch.minimum(size, memory.best))
+        step = z + self.damping * g
+        k = min(age, dg.shape[1])  # slots filled so far; the others are never read
+        if k:
             slot = (age - 1) % dg.shape[1]
             dg[:, slot] = g - memory.g
             de[:, slot] = z - memory.z + self.damping * dg[:, slot]
-            row = torch.einsum("nkd,nd->nk", dg, dg[:, slot])
-            gram[:, slot, :] = row
-            gram[:, :, slot] = row
+            # One pass over the window gives the new row of the Gram matrix and the right-hand side.
+            both = torch.bmm(dg[:, :k], torch.stack((dg[:, slot], g), dim=2))
+            gram[:, slot, :k] = both[..., 0]
+            gram[:, :k, slot] = both[..., 0]
             used[:, slot] = True
-        size = g.norm(dim=1)
-        worse = size > self.patience * memory.best
-        used = used & ~worse[:, None]
-        best = torch.where(worse, size, torch.minimum(size, memory.best))
-        gamma = self._mix(gram, used, torch.einsum("nkd,nd->nk", dg, g))
-        step = z + self.damping * g - torch.einsum("nkd,nk->nd", de, gamma)
-        return step, _AndersonMemory(z, g, dg, de, gram, used, best, memory.age + 1), 0
+            used = used & ~worse[:, None]
+            gamma = self._mix(gram[:, :k, :k], used[:, :k], both[..., 1])
+            step = step - torch.bmm(gamma[:, None], de[:, :k])[:, 0]
+        return step, _AndersonMemory(z, g, dg, de, gram, used, best, age + 1), 0
 
     def _mix(self, gram: Tensor, used: Tensor, rhs: Tensor) -> Tensor:
         """Solve the scaled, ridged normal equations; slots out of use get weight zero."""
@@ -357,9 +359,9 @@ def fixed_point(
     and ``converged=False`` for the samples concerned.
     """
     solver = Anderson() if solver is None else solver
-    tol = default_tol(z0.dtype) if tol is None and isinstance(z0, Tensor) else tol
-    _check_start(z0, tol, max_steps)
-    assert tol is not None
+    _check_start(z0, max_steps)
+    tol = default_tol(z0.dtype) if tol is None else tol
+    _check_tol(tol, z0.dtype)
     shape, n = z0.shape, z0.shape[0]
 
     def flat(current: Map) -> Map:
@@ -462,7 +464,7 @@ def _in_range(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name} must be in ({low:g}, {high:g}], got {value!r}.")
 
 
-def _check_start(z0: Tensor, tol: float | None, max_steps: int) -> None:
+def _check_start(z0: Tensor, max_steps: int) -> None:
     if not isinstance(z0, Tensor) or not z0.is_floating_point():
         kind = f"dtype {z0.dtype}" if isinstance(z0, Tensor) else type(z0).__name__
         raise TypeError(f"z0 must be a real floating-point tensor, got {kind}.")
@@ -473,15 +475,18 @@ def _check_start(z0: Tensor, tol: float | None, max_steps: int) -> None:
         )
     if not bool(torch.isfinite(z0).all()):
         raise ValueError("z0 has NaN or infinite entries; start from zeros or a finite state.")
-    if tol is None or not 0 < tol < 1:
-        raise ValueError(f"tol must be in (0, 1), got {tol!r}.")
-    if tol < 4 * torch.finfo(z0.dtype).eps:
-        raise ValueError(
-            f"tol={tol:.1e} is below what {z0.dtype} resolves "
-            f"({4 * torch.finfo(z0.dtype).eps:.1e}); raise tol or use float64."
-        )
     if max_steps < 1:
         raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
+
+
+def _check_tol(tol: float, dtype: torch.dtype) -> None:
+    if not 0 < tol < 1:
+        raise ValueError(f"tol must be in (0, 1), got {tol!r}.")
+    least = 4 * torch.finfo(dtype).eps
+    if tol < least:
+        raise ValueError(
+            f"tol={tol:.1e} is below what {dtype} resolves ({least:.1e}); raise tol or use float64."
+        )
 
 
 def _check_image(image: Tensor, z0: Tensor) -> None:
