@@ -118,5 +118,5 @@ def test_activation_by_name_or_itself() -> None:
     mine = Activation("mine", torch.relu, relu.slope, relu.prox)
     assert activation(mine) is mine
     assert torch.equal(identity(tensor(-2.0, 3.0)), tensor(-2.0, 3.0))
-    with pytest.raises(ValueError, match="unknown activation 'gelu'.*'identity', 'relu', 'tanh'"):
+    with pytest.raises(ValueError, match=r"unknown activation 'gelu'.*'identity', 'relu', 'tanh'"):
         activation("gelu")

@@ -81,7 +81,7 @@ def test_the_zero_matrix_has_norm_and_radius_zero() -> None:
 
 def test_power_iteration_that_runs_out_of_steps_says_so() -> None:
     W = torch.diag(torch.tensor([1.0, 1.0 - 1e-7], dtype=torch.float64))
-    with pytest.raises(RuntimeError, match="nearly equal.*method='svd'"):
+    with pytest.raises(RuntimeError, match=r"nearly equal.*method='svd'"):
         operator_norm(W, method="power", tol=1e-12, max_steps=5)
 
 

@@ -123,9 +123,7 @@ def test_large_skew_parts_are_no_obstacle(sigma) -> None:
 
 @quick
 @given(st.integers(0, 10_000), st.floats(0.05, 2.0), st.floats(0.0, 3.0))
-def test_factors_bound_the_contraction_of_the_iterations(
-    seed: int, mu: float, skew: float
-) -> None:
+def test_factors_bound_the_contraction_of_the_iterations(seed: int, mu: float, skew: float) -> None:
     W, q = monotone(seed, m=5, n=8, mu=mu, skew=skew)
     problem = MonotoneProblem(W, q, tanh if seed % 2 else relu)
     assert problem.mu >= mu - 1e-12

@@ -102,7 +102,7 @@ def test_style_ignores_a_readers_own_settings() -> None:
     matplotlib.rcParams["font.size"] = 30
     matplotlib.rcParams["axes.grid"] = True
     use_style()
-    assert matplotlib.rcParams["font.size"] == 12
+    assert matplotlib.rcParams["font.size"] == 13
     assert not matplotlib.rcParams["axes.grid"]
 
 
@@ -291,7 +291,7 @@ def test_slider_is_whole_and_accessible() -> None:
     )
     assert found["input"]["aria-valuetext"] == "2.0"
     assert found["img"]["alt"] == "curve of power 2.0"
-    assert (found["img"]["width"], found["img"]["height"]) == ("614", "365")
+    assert (found["img"]["width"], found["img"]["height"]) == ("538", "346")
     assert "stopPropagation" in made.html
     assert "http" not in made.html
     assert repr(made) == "power p = 2.0: curve of power 2.0"

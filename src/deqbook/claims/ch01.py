@@ -544,23 +544,24 @@ def no_solution(trial: Trial) -> Iterable[Measurement]:
     return [m for m in _two_sided(one, one, trial.g, 500) if m.name == "worst residual"]
 
 
-def _rotation_problem(mu: float = 0.5, b: float = 1.0) -> tuple[MonotoneProblem, Tensor]:
+def rotation_problem(mu: float = 0.5, b: float = 1.0) -> tuple[MonotoneProblem, Tensor]:
     """Return the sharp instance M = [[μ, -b], [b, μ]] with equilibrium (5, 5), all units active."""
     M = torch.tensor([[mu, -b], [b, mu]], dtype=torch.float64)
     z = torch.full((1, 2), 5.0, dtype=torch.float64)
     return MonotoneProblem(torch.eye(2, dtype=torch.float64) - M, z @ M.mT), z
 
 
-def _rotation_shrinks(factor: float) -> Measurement:
+def rotation_shrinks(factor: float) -> Measurement:
     """Run 400 forward-backward steps at α = factor·μ/L² from distance ½."""
-    problem, z = _rotation_problem()
+    problem, z = rotation_problem()
     f = ForwardBackward(factor * problem.mu / problem.L**2).iteration(problem)
     start = z + torch.tensor([[0.5, 0.0]], dtype=torch.float64)
     end = picard_states(f, start, 400)[-1]
     return at_most("rotation: distance after 400 steps ÷ start", float((end - z).norm()) / 0.5, 0.5)
 
 
-def _random_problem(seed: int, sigma: Activation = relu) -> tuple[MonotoneProblem, Tensor]:
+def random_problem(seed: int, sigma: Activation = relu) -> tuple[MonotoneProblem, Tensor]:
+    """Return a random monotone problem of width 6 and its equilibrium, by Newton's method."""
     g = generator(seed)
     model = MonDEQ.init(6, 6, mu=0.5, seed=seed)
     W, q = model.W.detach(), 2 * normal(4, 6, g=g)
@@ -571,7 +572,7 @@ def _random_problem(seed: int, sigma: Activation = relu) -> tuple[MonotoneProble
 
 def _tanh_splitting(seed: int, sigma: Activation) -> Measurement:
     """Compare Peaceman-Rachford at α = ½ with Newton for a tanh cell."""
-    problem, z = _random_problem(seed, tanh)
+    problem, z = random_problem(seed, tanh)
     used = MonotoneProblem(problem.W, problem.q, sigma)
     f = PeacemanRachford(0.5).iteration(used)
     u = picard_states(f, torch.zeros_like(problem.q), 150)[-1]
@@ -588,7 +589,7 @@ def _tanh_splitting(seed: int, sigma: Activation) -> Measurement:
 )
 def splitting_ranges(trial: Trial) -> Iterable[Measurement]:
     """Follow the distance to the equilibrium and compare with the factors, step by step."""
-    problem, z = _random_problem(trial.seed)
+    problem, z = random_problem(trial.seed)
     mu, L = problem.mu, problem.L
     steps = 100
     powers = torch.arange(steps + 1, dtype=torch.float64)[:, None]
@@ -615,14 +616,14 @@ def splitting_ranges(trial: Trial) -> Iterable[Measurement]:
         factor = peaceman_rachford_factor(alpha, mu, L)
         worst = max(worst, float(((gap - 1e-11).clamp(min=0) / (factor**powers * gap[0])).max()))
     yield at_most("Peaceman-Rachford: distance ÷ (factor^k · start)", worst, 1 + 1e-9)
-    yield _rotation_shrinks(1.98)
+    yield rotation_shrinks(1.98)
     yield _tanh_splitting(trial.seed, tanh)
 
 
 @splitting_ranges.control("α = 2μ/L², the closed end of the interval")
 def closed_end(trial: Trial) -> Iterable[Measurement]:
     """At the end point the step is a pure rotation."""
-    yield _rotation_shrinks(2.0)
+    yield rotation_shrinks(2.0)
 
 
 @splitting_ranges.control("tanh itself in place of prox_{αf}")
@@ -647,12 +648,12 @@ def _step_norm(M: Tensor, mu: float, L: float, c: float) -> float:
 )
 def forward_step(trial: Trial) -> Iterable[Measurement]:
     """Try several steps on a random M, and a rotation for which the bound is an equality."""
-    problem, _ = _random_problem(trial.seed)
+    problem, _ = random_problem(trial.seed)
     worst = max(_step_norm(problem.M, problem.mu, problem.L, c) for c in (0.1, 0.5, 1.0, 1.9))
     yield at_most("max ‖I-αM‖ ÷ bound", worst, 1 + 1e-9)
     factors = [forward_backward_factor(c * 0.5 / 4, 0.5, 2.0) for c in (0.01, 1.0, 1.99)]
     yield at_most("largest factor inside the range", max(factors), 1 - 1e-6)
-    rotation, _ = _rotation_problem()
+    rotation, _ = rotation_problem()
     tight = _step_norm(rotation.M, rotation.mu, rotation.L, 1.0)
     yield equal("rotation: ‖I-αM‖ ÷ bound", tight, 1.0, 1e-9)
 
@@ -660,7 +661,7 @@ def forward_step(trial: Trial) -> Iterable[Measurement]:
 @forward_step.control("M only μ/2-strongly monotone")
 def modulus_overstated(trial: Trial) -> Iterable[Measurement]:
     """State μ twice too large on the rotation."""
-    problem, _ = _rotation_problem()
+    problem, _ = rotation_problem()
     yield equal(
         "rotation: ‖I-αM‖ ÷ bound", _step_norm(problem.M, 2 * problem.mu, problem.L, 1.0), 1.0, 1e-9
     )
