@@ -306,7 +306,7 @@ def test_frames_are_different_pictures_of_one_size() -> None:
     sources[0] = first
     pictures = [Image.open(io.BytesIO(base64.b64decode(s.split(",")[1]))) for s in sources]
     assert {p.format for p in pictures} == {"WEBP"}
-    assert {p.size for p in pictures} == {(320, 190)}
+    assert {p.size for p in pictures} == {(320, 205)}
     assert len({p.tobytes() for p in pictures}) == 3
     assert [frame["text"] for frame in frames(made)] == ["1.0", "2.0", "4.0"]
 

@@ -288,7 +288,9 @@ class Newton:
 
     ``linear="dense"`` forms each sample's Jacobian (exact; for small states), ``"gmres"`` never
     does: ``inner`` Jacobian-vector products solve the Newton equation approximately. At a kink any
-    one-sided Jacobian serves (semismooth Newton); for ReLU it ends after finitely many steps.
+    one-sided Jacobian serves (semismooth Newton). On a ReLU map it ends once it has found the
+    right active set, but it may also cycle among wrong ones: outside a contraction nothing is
+    promised.
     """
 
     linear: str = "dense"
@@ -332,7 +334,7 @@ class Newton:
         rows = torch.func.vmap(lambda c: pullback(c)[0])(basis)  # (D, n, D): row j of each J
         system = torch.eye(size, dtype=z.dtype, device=z.device) - rows.transpose(0, 1)
         solved, _ = torch.linalg.solve_ex(system, g[..., None])
-        return torch.nan_to_num(solved[..., 0], nan=0.0, posinf=0.0, neginf=0.0), size
+        return torch.nan_to_num(solved[..., 0], nan=0.0, posinf=0.0, neginf=0.0), size + 1
 
 
 def default_tol(dtype: torch.dtype) -> float:

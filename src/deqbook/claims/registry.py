@@ -211,7 +211,7 @@ class ControlOutcome:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evidence:
     """One claim, run on one seed, with its controls."""
 
@@ -249,6 +249,8 @@ class Evidence:
             lines += [f"      {m}" for m in c.measurements]
         lines += [f"  {text}" for text in (self.reason, self.error) if text]
         return "\n".join(lines)
+
+    __repr__ = __str__  # what a notebook without HTML shows; no timing, so runs are alike
 
     def _repr_html_(self) -> str:
         rows = [_row(m, "holds" if m.holds else "fails") for m in self.measurements]

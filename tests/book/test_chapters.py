@@ -1,0 +1,77 @@
+"""Run every chapter again, as a stranger would: the same numbers, within the memory budget."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import built_site
+import jupytext
+import nbformat
+import pytest
+from jupyter_cache import get_cache
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = [page for page in built_site.toc_pages() if page.startswith("chapters/")]
+MEMORY_GB = 1.5
+WIDEST_CODE = 79
+
+PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shown(cell: Any) -> list[Any]:
+    """Return what a cell shows, without execution counts and ids."""
+    kept = []
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            kept.append(output.text)
+        else:
+            kept.append({mime: output.data[mime] for mime in sorted(output.data)})
+    return kept
+
+
+def executed(sources: list[str]) -> list[Any]:
+    """Return the code cells as the build ran them, outputs included, from its cache."""
+    cache = get_cache(ROOT / "_build" / ".jupyter_cache")
+    for record in sorted(cache.list_cache_records(), key=lambda r: r.accessed, reverse=True):
+        cells = code_cells(cache.get_cache_bundle(record.pk).nb)
+        if [cell.source for cell in cells] == sources:
+            return cells
+    raise LookupError("the build's cache has no run of this text; run `make book` again")
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_second_run_gives_the_same_outputs_within_memory(chapter, monkeypatch):
+    built_site.require_site()
+    again = jupytext.read(ROOT / f"{chapter}.md")
+    before = executed([cell.source for cell in code_cells(again)])
+    again.cells.append(nbformat.v4.new_code_cell(PEAK))
+    monkeypatch.setenv("DEQBOOK_STATIC", "1")
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src")]))
+    NotebookClient(again, timeout=600, resources={"metadata": {"path": str(ROOT)}}).execute()
+
+    *cells, last = code_cells(again)
+    for old, new in zip(before, cells):
+        assert shown(new) == shown(old), f"other output from:\n{new.source}"
+    peak = int(last.outputs[0].text) / 1024**2
+    assert peak <= MEMORY_GB, f"{chapter} took {peak:.2f} GB; the budget is {MEMORY_GB} GB"
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_code_fits_the_page(chapter):
+    long = [
+        line
+        for cell in code_cells(jupytext.read(ROOT / f"{chapter}.md"))
+        for line in cell.source.splitlines()
+        if len(line) > WIDEST_CODE
+    ]
+    assert not long, "\n".join([f"wider than {WIDEST_CODE} columns:", *long])
