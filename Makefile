@@ -1,4 +1,4 @@
-# make book | test | serve | clean. Each target sets up what it needs, in .venv, and nowhere else.
+# make book | test | serve | bench | clean. Each target sets up what it needs, in .venv, and nowhere else.
 
 # Names under the checkout only, so that a clone works at any path.
 VENV := .venv
@@ -9,7 +9,7 @@ PORT ?= 8000
 PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := book
-.PHONY: book test setup serve clean
+.PHONY: book test setup serve bench clean
 
 book: setup
 	@$(PYTHON) -m deqbook build
@@ -28,6 +28,10 @@ test: setup
 serve: book
 	@echo "http://localhost:$(PORT)/ shows the book; stop with Ctrl-C."
 	@$(PYTHON) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+bench: setup
+	@$(PIP) -c constraints.txt -e ".[bench]"
+	@$(PYTHON) benchmarks/solvers.py
 
 clean:
 	rm -rf _build book/_static/vendor .pytest_cache .mypy_cache .ruff_cache .hypothesis

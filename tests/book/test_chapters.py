@@ -26,14 +26,9 @@ def code_cells(notebook: Any) -> list[Any]:
 
 
 def shown(cell: Any) -> list[Any]:
-    """Return what a cell shows, without execution counts and ids."""
-    kept = []
-    for output in cell.outputs:
-        if output.output_type == "stream":
-            kept.append(output.text)
-        else:
-            kept.append({mime: output.data[mime] for mime in sorted(output.data)})
-    return kept
+    """Return what a cell prints, in one piece, and what it displays; no counts and no ids."""
+    streams = [o.text for o in cell.outputs if o.output_type == "stream"]
+    return ["".join(streams)] + [dict(o.data) for o in cell.outputs if o.output_type != "stream"]
 
 
 def executed(sources: list[str]) -> list[Any]:
