@@ -16,8 +16,9 @@ nonexpansive        tied layers, :math:`L_\sigma\|W_l\|^2\le1`  a convex set, ma
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,16 +37,20 @@ __all__ = [
     "monotonicity",
 ]
 
+T = TypeVar("T")
 ROUNDING = 1e-12  # a norm within this of 1 counts as 1
 
 
 @dataclass(frozen=True)
 class Affine:
-    r"""The structure :math:`z=\sigma(Wz+q(x))`, with a Lipschitz constant of the injection q."""
+    r"""The structure :math:`z=\sigma(Wz+q(x))`, with a Lipschitz constant of the injection q.
+
+    The constant may be a function: it costs an SVD, and only certificates ask for it.
+    """
 
     W: Tensor
     sigma: Activation = relu
-    input_lipschitz: float = 1.0
+    input_lipschitz: float | Callable[[], float] = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Tied:
     Ws: tuple[Tensor, ...]
     sigma: Activation = relu
     alpha: float = 1.0
-    input_lipschitz: tuple[float, ...] = ()
+    input_lipschitz: tuple[float, ...] | Callable[[], tuple[float, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,10 @@ def certify(model: Structured | Affine | Tied | Unstructured | Tensor) -> Certif
     return Certificate("not certified", False, math.nan, None, None, False, math.inf, why)
 
 
+def _value(constant: T | Callable[[], T]) -> T:
+    return constant() if callable(constant) else constant
+
+
 def _structure(
     model: Structured | Affine | Tied | Unstructured | Tensor,
 ) -> Affine | Tied | Unstructured:
@@ -154,7 +163,7 @@ def _factor(kind: str, symbol: str, c: float, lipschitz: float, norm: str) -> Ce
 
 
 def _affine(s: Affine) -> list[Certificate]:
-    slope, q = s.sigma.lipschitz, s.input_lipschitz
+    slope, q = s.sigma.lipschitz, _value(s.input_lipschitz)
     found = [
         _factor("contraction", "L_σ‖W‖", slope * operator_norm(s.W), slope * q, "‖·‖₂"),
         _factor(
@@ -181,7 +190,8 @@ def _affine(s: Affine) -> list[Certificate]:
         if rho >= 1:
             why = (
                 f"W ≥ 0 with spectral radius {rho:.4g} ≥ 1: pairing z = Wz + q with the left "
-                "Perron vector shows that no input with q > 0 has an equilibrium."
+                "Perron vector shows that no q > 0 has an equilibrium "
+                "(nor any q ≥ 0, q ≠ 0, if W > 0)."
             )
             found.insert(
                 0, Certificate("no equilibrium", False, rho, False, None, False, math.inf, why)
@@ -202,7 +212,7 @@ def _perron(s: Affine) -> Certificate:
     eye = torch.eye(s.W.shape[0], dtype=s.W.dtype, device=s.W.device)
     # |Δz| ≤ (I − L_σ|W|)⁻¹ L_σ|Δq| entry by entry, so the 2-norm of that matrix bounds x ↦ z.
     inverse = torch.linalg.inv(eye - slope * s.W.abs())
-    lip = slope * s.input_lipschitz * operator_norm(inverse)
+    lip = slope * _value(s.input_lipschitz) * operator_norm(inverse)
     return Certificate(plain.kind, True, c, True, True, True, lip, plain.why)
 
 
@@ -211,7 +221,7 @@ def _tied(s: Tied) -> list[Certificate]:
     sizes = [operator_norm(W) for W in s.Ws]
     factors = [s.alpha * max(slope * w * w, 0.0) + 1 - s.alpha for w in sizes]
     product = math.prod(factors)
-    inputs = s.input_lipschitz or (1.0,) * len(s.Ws)
+    inputs = _value(s.input_lipschitz) or (1.0,) * len(s.Ws)
     through, total = 1.0, 0.0
     for w, c, q in reversed(list(zip(sizes, factors, inputs))):
         total += through * s.alpha * slope * w * q

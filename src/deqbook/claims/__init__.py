@@ -19,6 +19,7 @@ from deqbook.claims.registry import (
     find,
     uncheckable,
     verify,
+    within,
 )
 from deqbook.claims.statements import Statement, statements
 
@@ -38,4 +39,5 @@ __all__ = [
     "statements",
     "uncheckable",
     "verify",
+    "within",
 ]

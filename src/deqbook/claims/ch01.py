@@ -23,7 +23,7 @@ from deqbook.claims.instances import (
     segment_instance,
     spread,
 )
-from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal
+from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal, within
 from deqbook.landscape import path_ratio, principal_plane
 from deqbook.linalg import operator_norm, spectral_radius, symmetric_part
 from deqbook.models import MonDEQ, OptEq, ReLUImplicit, VanillaDEQ
@@ -69,17 +69,18 @@ def relu_initialisation(trial: Trial) -> Iterable[Measurement]:
     yield equal("mean ‖φ‖²", float(model.inject(x).detach().pow(2).sum(1).mean()), 0.5, 0.06)
 
 
-@relu_initialisation.control("entries not centred: |N(0, 1)|")
-def half_normal(trial: Trial) -> Iterable[Measurement]:
-    """Half-normal entries have mean √(2/π) and norm 0.8·m."""
-    W = normal(200, 200, g=trial.g).abs()
+@relu_initialisation.control("entries not centred: mean √(2/π), as for |N(0, 1)|")
+def not_centred(trial: Trial) -> Iterable[Measurement]:
+    """The variance is still 1, but the norm is now 0.8·m."""
+    W = normal(200, 200, g=trial.g) + math.sqrt(2 / math.pi)
     return [m for m in _initial_matrix(W) if "variance" not in m.name]
 
 
-@relu_initialisation.control("entries not sub-Gaussian: Cauchy")
-def cauchy(trial: Trial) -> Iterable[Measurement]:
-    """Cauchy entries have no variance; the norm follows the largest entry."""
-    W = torch.empty(200, 200, dtype=torch.float64).cauchy_(generator=trial.g)
+@relu_initialisation.control("entries not sub-Gaussian: ±√4000 with probability 1/4000, else 0")
+def rare_giants(trial: Trial) -> Iterable[Measurement]:
+    """Mean 0 and variance 1, but a single entry is as large as 63."""
+    chosen = torch.rand(200, 200, generator=trial.g) < 1 / 4000
+    W = math.sqrt(4000) * chosen * signs(200, 200, g=trial.g)
     return [m for m in _initial_matrix(W) if m.name.startswith("‖W‖")]
 
 
@@ -90,7 +91,7 @@ def _norm_tail(draws: Tensor) -> Iterable[Measurement]:
         exceed = float((norms > 2 * math.sqrt(m) + t).double().mean())
         yield at_most(f"P(‖W‖ > 2√m + {t})", exceed, math.exp(-t * t / 2))
     edge = 2 - 0.760 * m ** (-2 / 3)
-    yield equal("mean ‖W‖/√m at the edge", float(norms.mean()) / math.sqrt(m), edge, 0.04)
+    yield equal("mean ‖W‖/√m at the edge", float(norms.mean()) / math.sqrt(m), edge, 1 / m)
 
 
 @claim(
@@ -102,8 +103,8 @@ def _norm_tail(draws: Tensor) -> Iterable[Measurement]:
 def random_norm(trial: Trial) -> Iterable[Measurement]:
     """Compare frequencies with exp(-t²/2) and the mean with the Tracy-Widom edge."""
     yield from _norm_tail(normal(300, 60, 60, g=trial.g))
-    rademacher = torch.linalg.matrix_norm(signs(60, 60, 60, g=trial.g), 2) / math.sqrt(60)
-    yield at_most("largest ‖W‖/√m, entries ±1", float(rademacher.max()), 2 + 1.5 / math.sqrt(60))
+    rademacher = torch.linalg.matrix_norm(signs(150, 60, 60, g=trial.g), 2) / math.sqrt(60)
+    yield at_most("mean ‖W‖/√m, entries ±1", float(rademacher.mean()), 2.0)
 
 
 @random_norm.control("entries not sub-Gaussian: Student t with 2 degrees of freedom")
@@ -114,7 +115,10 @@ def heavy_tail(trial: Trial) -> Iterable[Measurement]:
     return list(_norm_tail(normal(300, 60, 60, g=trial.g) / (chi / 2).sqrt()))
 
 
-def _edge_frequency(seed: int, epsilon: float, m: int = 200, draws: int = 80) -> Measurement:
+def _edge_frequency(
+    seed: int, room: float, epsilon: float = 0.1, m: int = 200, draws: int = 80
+) -> Measurement:
+    """Count draws below (1 + room)·edge; the lemma promises 1 - exp(-2mε²) for room = ε."""
     g = generator(seed)
     variance = 0.08
     edge = 2 * math.sqrt(2 * variance)
@@ -124,8 +128,8 @@ def _edge_frequency(seed: int, epsilon: float, m: int = 200, draws: int = 80) ->
             for _ in range(draws)
         ]
     )
-    share = float((norms <= edge * (1 + epsilon)).double().mean())
-    return at_least("P(‖W‖ ≤ threshold)", share, 1 - math.exp(-2 * m * 0.1**2))
+    share = float((norms <= edge * (1 + room)).double().mean())
+    return at_least("P(‖W‖ ≤ threshold)", share, 1 - math.exp(-2 * m * epsilon**2))
 
 
 @claim(
@@ -136,7 +140,7 @@ def _edge_frequency(seed: int, epsilon: float, m: int = 200, draws: int = 80) ->
 )
 def vanilla_norm(trial: Trial) -> Iterable[Measurement]:
     """With ε = 0.1 and m = 200 the bound is 0.98; every draw obeys it."""
-    yield _edge_frequency(trial.seed, epsilon=0.1)
+    yield _edge_frequency(trial.seed, room=0.1)
     norms = [
         operator_norm(VanillaDEQ.init(200, 5, seed=1000 * trial.seed + k).W.detach())
         for k in range(20)
@@ -147,7 +151,7 @@ def vanilla_norm(trial: Trial) -> Iterable[Measurement]:
 @vanilla_norm.control("no room: the printed threshold, ε = 0")
 def at_the_edge(trial: Trial) -> Iterable[Measurement]:
     """The edge itself is exceeded in about one draw out of six."""
-    yield _edge_frequency(trial.seed, epsilon=0.0)
+    yield _edge_frequency(trial.seed, room=0.0)
 
 
 def _vanilla_scales(seed: int, variance: float) -> Iterable[Measurement]:
@@ -208,9 +212,14 @@ def _scaled_contraction(seed: int, gamma0: float, gamma: float | None) -> Iterab
             "largest expansion ÷ γ₀", expansion(f, phi, generator(seed + 1)) / gamma0, 1.0
         )
         other = 10 * normal(*phi.shape, g=generator(seed + 2))
-        yield at_most(
+        yield within(
             "distance of limits from two starts", spread(f, 0 * phi, other, steps=400), 1e-8
         )
+        # All units active and a difference along the top singular vector: the worst pair there is.
+        top = torch.linalg.svd(model.W)[2][:1]
+        up = Injected(model.update, torch.full_like(top, 100.0))
+        stretch = float((up(top) - up(0 * top)).norm())
+        yield at_most("worst pair: expansion ÷ γ₀", stretch / gamma0, 1 + 1e-9)
 
 
 @claim(
@@ -230,6 +239,13 @@ def unscaled(trial: Trial) -> Iterable[Measurement]:
     return list(_scaled_contraction(trial.seed, 0.9, 2.0))
 
 
+@scaled_network_contracts.control("γ = 0.5, a tenth above the lemma's limit")
+def just_beyond(trial: Trial) -> Iterable[Measurement]:
+    """Typical states still contract; the worst pair does not."""
+    found = _scaled_contraction(trial.seed, 0.9, 0.5)
+    return [m for m in found if m.name.startswith("worst pair")]
+
+
 def _implicit_only(model: ReLUImplicit, seed: int, gamma0: float) -> Iterable[Measurement]:
     phi = model.inject(sphere(8, model.d, seed)).detach()
     f = Injected(model.update, phi)
@@ -237,7 +253,7 @@ def _implicit_only(model: ReLUImplicit, seed: int, gamma0: float) -> Iterable[Me
         states = picard_states(f, torch.zeros_like(phi), 150)
         sizes = states.flatten(1).norm(dim=1)
         yield at_most("max ‖Z^ℓ‖_F (1-γ₀)/‖Φ‖_F", float(sizes.max() / phi.norm()) * (1 - gamma0), 1)
-        yield at_most(
+        yield within(
             "distance of limits from two starts", spread(f, 0 * phi, phi.flip(0), steps=500), 1e-8
         )
 
@@ -269,12 +285,17 @@ def _vanilla_wellposed(seed: int, variance: float) -> Iterable[Measurement]:
     norm = operator_norm(W)
     x = sphere(6, 10, seed, radius=math.sqrt(10))
     found = model.solve(x, solver=Picard(), tol=1e-10, max_steps=300, throw=False)
-    yield at_most("residual after at most 300 steps", float(found.residual.max()), 1e-10)
+    yield within("residual after at most 300 steps", float(found.residual.max()), 1e-10)
     pattern = (found.z @ W.mT + model.inject(x).detach() > 0).double()
     J = pattern[:, :, None] * W
     least = torch.linalg.svdvals(torch.eye(200, dtype=torch.float64) - J)[:, -1]
     yield at_least("min σ_min(I - DW) - (1-‖W‖)", float(least.min()) - (1 - norm), 0.0)
-    yield at_least("1 - ‖W‖", 1 - norm, 0.0)
+    full = torch.linalg.svdvals(torch.eye(200, dtype=torch.float64) - W)[-1]
+    yield at_least("the same with every unit active", float(full) - (1 - norm), 0.0)
+    yield at_most("hypothesis: ‖W‖", norm, 1.0)
+    q = model.inject(x).detach()
+    f = Injected(model.iteration(), q)
+    yield within("distance of limits from two starts", spread(f, 0 * q, 5 * q, steps=300), 1e-7)
 
 
 @claim(
@@ -291,7 +312,8 @@ def vanilla_wellposed(trial: Trial) -> Iterable[Measurement]:
 @vanilla_wellposed.control("σ_w² = 1.5, so ‖W‖ = 3.5")
 def expanding(trial: Trial) -> Iterable[Measurement]:
     """Beyond σ_w = 1 the state runs away."""
-    return [m for m in _vanilla_wellposed(trial.seed, 1.5) if not m.name.startswith("min")]
+    kept = ("residual", "distance")
+    return [m for m in _vanilla_wellposed(trial.seed, 1.5) if m.name.startswith(kept)]
 
 
 def _invertibility(J: Tensor, size: Tensor) -> Iterable[Measurement]:
@@ -325,7 +347,7 @@ def contraction_inverts(trial: Trial) -> Iterable[Measurement]:
     def f(z: Tensor) -> Tensor:
         return torch.tanh(z @ W.mT + q)
 
-    yield at_most("distance of limits from two starts", spread(f, 0 * q, 5 * q), 1e-8)
+    yield within("distance of limits from two starts", spread(f, 0 * q, 5 * q), 1e-8)
 
 
 @contraction_inverts.control("the spectral radius in place of the norm")
@@ -339,7 +361,7 @@ def radius_for_norm(trial: Trial) -> Iterable[Measurement]:
 def local_only(trial: Trial) -> Iterable[Measurement]:
     """Near 0 the derivative is 0, yet 1 is a second fixed point."""
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    yield at_most(
+    yield within(
         "distance of limits from two starts",
         spread(lambda z: torch.relu(2 * z - 1), zero, zero + 1),
         1e-8,
@@ -377,8 +399,11 @@ def subdifferential_maximal(trial: Trial) -> Iterable[Measurement]:
     """Test monotonicity on a grid, and Minty's criterion: x + ∂f(x) ∋ p is always solvable."""
     slopes = normal(6, g=trial.g)
     offsets = normal(6, g=trial.g)
-    x = torch.linspace(-4, 4, 161, dtype=torch.float64)
-    yield at_least("least (u-v)(x-y)", _least_product(x, *_subdifferential(slopes, offsets, x)), 0)
+    crossings = (offsets[:, None] - offsets) / (slopes - slopes[:, None] + torch.eye(6))
+    x = torch.cat([torch.linspace(-4, 4, 161, dtype=torch.float64), crossings.flatten()])
+    low, high = _subdifferential(slopes, offsets, x)
+    yield at_least("least (u-v)(x-y)", _least_product(x, low, high), -1e-9)
+    yield at_least("points of the grid on a kink", float((high > low).sum()), 1)
     p = torch.linspace(-10, 10, 101, dtype=torch.float64)
     low, high = torch.full_like(p, -40.0), torch.full_like(p, 40.0)
     for _ in range(80):  # bisection on x + (right slope), an increasing function
@@ -388,7 +413,7 @@ def subdifferential_maximal(trial: Trial) -> Iterable[Measurement]:
     left = low + _subdifferential(slopes, offsets, low)[0]
     right = high + _subdifferential(slopes, offsets, high)[1]
     gap = torch.maximum(left - p, p - right).clamp(min=0)
-    yield at_most("distance of p to x + ∂f(x)", float(gap.max()), 1e-8)
+    yield within("distance of p to x + ∂f(x)", float(gap.max()), 1e-8)
     # The converse fails: -√x with the value 5 at 0 is not closed, yet its ∂ passes Minty's test.
     root = torch.full((101,), 1.0, dtype=torch.float64)
     for _ in range(200):  # solve x - 1/(2√x) = p in s = log x
@@ -396,7 +421,7 @@ def subdifferential_maximal(trial: Trial) -> Iterable[Measurement]:
         value = root - 0.5 * root.rsqrt() - p
         root = (s - value / (root + 0.25 * root.rsqrt())).exp()
     gap = (root - 0.5 * root.rsqrt() - p).abs()
-    yield at_most("distance of p to x + ∂g(x), g = -√x", float(gap.max()), 1e-8)
+    yield within("distance of p to x + ∂g(x), g = -√x", float(gap.max()), 1e-8)
 
 
 @subdifferential_maximal.control("f not convex: a minimum of affine functions")
@@ -405,14 +430,14 @@ def concave(trial: Trial) -> Iterable[Measurement]:
     slopes, offsets = normal(6, g=trial.g), normal(6, g=trial.g)
     x = torch.linspace(-4, 4, 161, dtype=torch.float64)
     low, high = _subdifferential(-slopes, -offsets, x)
-    yield at_least("least (u-v)(x-y)", _least_product(x, -high, -low), 0)
+    yield at_least("least (u-v)(x-y)", _least_product(x, -high, -low), -1e-9)
 
 
 @subdifferential_maximal.control("f not closed: zero on the open half-line x > 0")
 def not_closed(trial: Trial) -> Iterable[Measurement]:
     """Here x + ∂f(x) = x covers only p > 0."""
     p = torch.linspace(-10, 10, 101, dtype=torch.float64)
-    yield at_most("distance of p to x + ∂f(x)", float((-p).clamp(min=0).max()), 1e-8)
+    yield within("distance of p to x + ∂f(x)", float((-p).clamp(min=0).max()), 1e-8)
 
 
 def _quotients(W: Tensor, g: torch.Generator) -> float:
@@ -433,7 +458,7 @@ def linear_monotone(trial: Trial) -> Iterable[Measurement]:
     mu = float(torch.linalg.eigvalsh(W + W.mT)[0]) / 2
     least = _quotients(W, trial.g)
     yield at_least("least ⟨Wv,v⟩/‖v‖² - μ", least - mu, -1e-10)
-    yield at_most("the same: attained", least - mu, 1e-10)
+    yield within("the same: attained", least - mu, 1e-10)
 
 
 @linear_monotone.control("the factor 2 dropped: μ = λ_min(W + Wᵀ)")
@@ -459,17 +484,17 @@ def parametrisation(trial: Trial) -> Iterable[Measurement]:
     A, B = monotone_parameters(W, mu)
     eye = torch.eye(12, dtype=torch.float64)
     error = float(((1 - mu) * eye - A.mT @ A + B - B.mT - W).abs().max())
-    yield at_most("error of the reconstruction", error, 1e-12)
-    S = (1 - mu) * eye - symmetric_part(W)
-    yield at_least("λ_min of S = AᵀA", float(torch.linalg.eigvalsh(S)[0]), -1e-12)
+    yield within("error of the best reconstruction", error, 1e-12)
 
 
 @parametrisation.control("μ above λ_min(I - sym W)")
 def modulus_too_large(trial: Trial) -> Iterable[Measurement]:
-    """Then S would have to be AᵀA with a negative eigenvalue."""
+    """AᵀA can only be the positive part of S, and that misses W."""
     W = normal(12, 12, g=trial.g)
     S = (1 - monotonicity(W) - 0.1) * torch.eye(12, dtype=torch.float64) - symmetric_part(W)
-    yield at_least("λ_min of S = AᵀA", float(torch.linalg.eigvalsh(S)[0]), -1e-12)
+    values, vectors = torch.linalg.eigh(S)
+    best = (vectors * values.clamp(min=0)) @ vectors.mT
+    yield within("error of the best reconstruction", float((best - S).abs().max()), 1e-12)
 
 
 def _two_sided(
@@ -482,9 +507,10 @@ def _two_sided(
         split(problem, PeacemanRachford(), z0=s, tol=1e-10, max_steps=steps, throw=False)
         for s in starts
     ]
-    yield at_most("worst residual", max(float(e.residual.max()) for e in ends), 1e-9)
+    moved = max(float((torch.relu(e.z @ W.mT + q) - e.z).norm(dim=1).max()) for e in ends)
+    yield within("‖f(z) - z‖ at the end", moved, 1e-8)
     gap = float((ends[0].z - ends[1].z).norm(dim=1).max())
-    yield at_most("distance of limits from two starts", gap, 1e-7)
+    yield within("distance of limits from two starts", gap, 1e-7)
 
 
 @claim(
@@ -500,12 +526,13 @@ def monotone_wellposed(trial: Trial) -> Iterable[Measurement]:
     model = MonDEQ(A, 6 * B, U, a, 0.5)
     q = sphere(6, 5, trial.seed) @ U.mT
     yield from _two_sided(model.W.detach(), q, trial.g)
-    yield at_least("‖W‖", operator_norm(model.W.detach()), 3.0)
+    yield at_least("hypothesis: μ", monotonicity(model.W.detach()), 0.5)
+    yield at_least("‖W‖, no contraction", operator_norm(model.W.detach()), 3.0)
     exact = fixed_point(
         Injected(model.iteration(), q), torch.zeros_like(q), solver=Newton(), tol=1e-12, throw=False
     )
     other = split(MonotoneProblem(model.W.detach(), q), tol=1e-11, max_steps=20000)
-    yield at_most("splitting against Newton", float((exact.z - other.z).abs().max()), 1e-8)
+    yield within("splitting against Newton", float((exact.z - other.z).abs().max()), 1e-8)
 
 
 @monotone_wellposed.control("μ = -1: z = σ(2z-1) has two solutions")
@@ -513,14 +540,14 @@ def two_solutions(trial: Trial) -> Iterable[Measurement]:
     """Both 0 and 1 solve it."""
     one = torch.ones(1, 1, dtype=torch.float64)
     gap = spread(Injected(lambda z, q: torch.relu(2 * z + q), -one), 0 * one, one)
-    yield at_most("distance of limits from two starts", gap, 1e-7)
+    yield within("distance of limits from two starts", gap, 1e-7)
 
 
 @monotone_wellposed.control("μ = 0: z = σ(z+1) has none")
 def no_solution(trial: Trial) -> Iterable[Measurement]:
     """The residual is 1 everywhere on z ≥ 0."""
     one = torch.ones(1, 1, dtype=torch.float64)
-    return [m for m in _two_sided(one, one, trial.g, 500) if m.name == "worst residual"]
+    return [m for m in _two_sided(one, one, trial.g, 500) if m.name.startswith("‖f(z)")]
 
 
 def rotation_shrinks(factor: float) -> Measurement:
@@ -529,7 +556,10 @@ def rotation_shrinks(factor: float) -> Measurement:
     f = ForwardBackward(factor * problem.mu / problem.L**2).iteration(problem)
     start = z + torch.tensor([[0.5, 0.0]], dtype=torch.float64)
     end = picard_states(f, start, 400)[-1]
-    return at_most("rotation: distance after 400 steps ÷ start", float((end - z).norm()) / 0.5, 0.5)
+    # Inside the interval the bound is the factor itself to the power 400: the instance is sharp.
+    inside = forward_backward_factor(1.98 * problem.mu / problem.L**2, problem.mu, problem.L)
+    shrunk = float((end - z).norm()) / 0.5
+    return at_most("rotation: distance after 400 steps ÷ start", shrunk, inside**400 * (1 + 1e-6))
 
 
 def _tanh_splitting(seed: int, sigma: Activation) -> Measurement:
@@ -538,9 +568,12 @@ def _tanh_splitting(seed: int, sigma: Activation) -> Measurement:
     used = MonotoneProblem(problem.W, problem.q, sigma)
     f = PeacemanRachford(0.5).iteration(used)
     u = picard_states(f, torch.zeros_like(problem.q), 150)[-1]
-    return at_most(
-        "tanh: distance to the equilibrium", float((sigma.prox(u, 0.5) - z).norm()), 1e-8
-    )
+    return within("tanh: distance to the equilibrium", float((sigma.prox(u, 0.5) - z).norm()), 1e-8)
+
+
+def _largest(ratios: list[Tensor]) -> float:
+    """Return the largest ratio; a NaN stays a NaN, and fails."""
+    return float(torch.stack(ratios).max())
 
 
 @claim(
@@ -553,31 +586,26 @@ def splitting_ranges(trial: Trial) -> Iterable[Measurement]:
     """Follow the distance to the equilibrium and compare with the factors, step by step."""
     problem, z = random_problem(trial.seed)
     mu, L = problem.mu, problem.L
-    steps = 100
-    powers = torch.arange(steps + 1, dtype=torch.float64)[:, None]
-    worst = 0.0
+    steps, rounding = 100, 1e-11
+    powers = torch.arange(1, steps + 1, dtype=torch.float64)[:, None]
+    away = 1 + normal(*z.shape, g=trial.g).abs()  # start off the equilibrium, in every sample
+    ratios = []
     for c in (0.5, 1.0, 1.9):
         alpha = c * mu / L**2
-        states = picard_states(
-            ForwardBackward(alpha).iteration(problem), torch.zeros_like(z), steps
-        )
-        gap = (states - z).norm(dim=2)
-        worst = max(
-            worst, float((gap / (forward_backward_factor(alpha, mu, L) ** powers * gap[0])).max())
-        )
-    yield at_most("forward-backward: distance ÷ (factor^k · start)", worst, 1 + 1e-9)
-    worst = 0.0
+        f = ForwardBackward(alpha).iteration(problem)
+        gap = (picard_states(f, z + away, steps) - z).norm(dim=2)
+        promised = forward_backward_factor(alpha, mu, L) ** powers * gap[0]
+        ratios.append((gap[1:] - rounding).clamp(min=0) / promised)
+    yield at_most("forward-backward: distance ÷ (factor^k · start)", _largest(ratios), 1.0)
+    ratios = []
     for c in (0.1, 1.0, 10.0):
         alpha = c / L
-        # the fixed point in u: u = z - α(Mz - q) for the all-relu inclusion, z = σ(u)
-        u = z - alpha * (z @ problem.M.mT - problem.q)
-        states = picard_states(
-            PeacemanRachford(alpha).iteration(problem), torch.zeros_like(z), steps
-        )
-        gap = (states - u).norm(dim=2)
-        factor = peaceman_rachford_factor(alpha, mu, L)
-        worst = max(worst, float(((gap - 1e-11).clamp(min=0) / (factor**powers * gap[0])).max()))
-    yield at_most("Peaceman-Rachford: distance ÷ (factor^k · start)", worst, 1 + 1e-9)
+        f = PeacemanRachford(alpha).iteration(problem)
+        u = z - alpha * (z @ problem.M.mT - problem.q)  # the fixed point: u - z ∈ α∂f(z)
+        gap = (picard_states(f, u + away, steps) - u).norm(dim=2)
+        promised = peaceman_rachford_factor(alpha, mu, L) ** powers * gap[0]
+        ratios.append((gap[1:] - rounding).clamp(min=0) / promised)
+    yield at_most("Peaceman-Rachford: distance ÷ (factor^k · start)", _largest(ratios), 1.0)
     yield rotation_shrinks(1.98)
     yield _tanh_splitting(trial.seed, tanh)
 
@@ -613,8 +641,6 @@ def forward_step(trial: Trial) -> Iterable[Measurement]:
     problem, _ = random_problem(trial.seed)
     worst = max(_step_norm(problem.M, problem.mu, problem.L, c) for c in (0.1, 0.5, 1.0, 1.9))
     yield at_most("max ‖I-αM‖ ÷ bound", worst, 1 + 1e-9)
-    factors = [forward_backward_factor(c * 0.5 / 4, 0.5, 2.0) for c in (0.01, 1.0, 1.99)]
-    yield at_most("largest factor inside the range", max(factors), 1 - 1e-6)
     rotation, _ = rotation_problem()
     tight = _step_norm(rotation.M, rotation.mu, rotation.L, 1.0)
     yield equal("rotation: ‖I-αM‖ ÷ bound", tight, 1.0, 1e-9)
@@ -689,7 +715,7 @@ def _complementarity(sigma: Activation, seed: int) -> Iterable[Measurement]:
     x = normal(6, 4, g=generator(seed))
     z, q = model.solve(x, tol=1e-12, max_steps=20000).z, x @ U.mT
     energy = (z * (z - z @ model.W.detach().mT)).sum(1)
-    yield at_most("max |⟨z,(I-W)z⟩ - ⟨z,Ux⟩|", float((energy - (z * q).sum(1)).abs().max()), 1e-8)
+    yield within("max |⟨z,(I-W)z⟩ - ⟨z,Ux⟩|", float((energy - (z * q).sum(1)).abs().max()), 1e-8)
     yield at_most("max μ‖z‖² / ⟨z,(I-W)z⟩", float((0.5 * z.pow(2).sum(1) / energy).max()), 1.0)
 
 
@@ -719,13 +745,13 @@ def _opteq_unique(model: OptEq, x: Tensor, g: torch.Generator) -> Measurement:
     start = model.start(q)
     other = 2 * normal(*start.shape, g=g)
     gap = spread(lambda z: f(z).detach(), start, other)
-    return at_most("distance of limits from two starts", gap, 1e-7)
+    return within("distance of limits from two starts", gap, 1e-7)
 
 
 def _opteq_residual(model: OptEq, x: Tensor) -> Measurement:
     found = model.solve(x, solver=Picard(), tol=1e-9, max_steps=1000, throw=False)
     worst = float((model.cell(found.z, x).detach() - found.z).norm(dim=1).max())
-    return at_most("‖f(z) - z‖ at the end", worst, 1e-7)
+    return within("‖f(z) - z‖ at the end", worst, 1e-7)
 
 
 @claim(
@@ -746,11 +772,22 @@ def opteq_wellposed(trial: Trial) -> Iterable[Measurement]:
         )
     yield _opteq_residual(model, x)
     yield _opteq_unique(model, x, trial.g)
+    with torch.no_grad():
+        top = torch.linalg.svd(model.W)[2][:1]
+        up = Injected(model.iteration(), torch.full((1, 12), 100.0, dtype=torch.float64))
+        stretch = float((up(top) - up(0 * top)).norm())
+    yield at_most("worst pair: expansion ÷ ‖W‖²", stretch / 0.95**2, 1 + 1e-9)
     boundary, low, high = segment_instance()
     t = torch.linspace(0, 1, 11, dtype=torch.float64)[:, None]
     points = low + t * (high - low)
     moved = boundary.cell(points, torch.zeros(11, 1, dtype=torch.float64)).detach() - points
-    yield at_most("residual along the segment, ‖W‖ = 1", float(moved.norm(dim=1).max()), 1e-12)
+    yield within("residual along the segment, ‖W‖ = 1", float(moved.norm(dim=1).max()), 1e-12)
+    starts = 2 * normal(2, 4, g=trial.g)
+    zero = torch.zeros(2, 1, dtype=torch.float64)
+    ends = boundary.solve(zero, starts, solver=Picard(), tol=1e-12, max_steps=20000).z
+    middle = ends.mean(dim=0, keepdim=True)
+    moved = boundary.cell(middle, zero[:1]).detach() - middle
+    yield within("residual half-way between two limits", float(moved.norm()), 1e-9)
 
 
 @opteq_wellposed.control("‖W‖ = 1 and b = 1 in one dimension: no equilibrium")
@@ -774,7 +811,7 @@ def _averaged_excess(f: Map, m: int, zeta: float, g: torch.Generator) -> Measure
     square = (x - y).pow(2).sum(1)
     excess = (tx - ty).pow(2).sum(1) - square
     excess = excess + (1 - zeta) / zeta * ((x - tx) - (y - ty)).pow(2).sum(1)
-    return at_most("averaged: worst excess ÷ ‖x-y‖²", float((excess / square).max()), 1e-12)
+    return within("averaged: worst excess ÷ ‖x-y‖²", float((excess / square).max()), 1e-12)
 
 
 def _layers(sigma: Activation, alpha: float, count: int, g: torch.Generator) -> Map:
@@ -804,15 +841,17 @@ def layers_averaged(trial: Trial) -> Iterable[Measurement]:
     zeta = L * alpha / (2 - alpha + L * alpha)
     yield _averaged_excess(_layers(relu, alpha, L, trial.g), 6, zeta, trial.g)
     layer = _averaged_excess(_layers(relu, alpha, 1, trial.g), 6, alpha / 2, trial.g)
-    yield at_most("one layer: worst excess ÷ ‖x-y‖²", layer.value, 1e-12)
+    yield within("one layer: worst excess ÷ ‖x-y‖²", layer.value, 1e-12)
+    plain = _averaged_excess(_layers(relu, 1.0, L, trial.g), 6, L / (1 + L), trial.g)
+    yield within("no skip, α = 1: worst excess ÷ ‖x-y‖²", plain.value, 1e-12)
 
 
 @layers_averaged.control("σ(t) = -t: 1-Lipschitz but not monotone")
 def reflection(trial: Trial) -> Iterable[Measurement]:
     """Three reflections are a reflection: nonexpansive, never averaged."""
     minus = Activation("minus", torch.neg, lambda t: -torch.ones_like(t), lambda p, _alpha: -p)
-    zeta = 3 / (2 - 1 + 3)
-    yield _averaged_excess(_layers(minus, 1.0, 3, trial.g), 6, zeta, trial.g)
+    broken = _averaged_excess(_layers(minus, 1.0, 3, trial.g), 6, 3 / (1 + 3), trial.g)
+    yield within("no skip, α = 1: worst excess ÷ ‖x-y‖²", broken.value, 1e-12)
 
 
 # --- initialisation of a convolutional cell ----------------------------------------------------
@@ -820,12 +859,12 @@ def reflection(trial: Trial) -> Iterable[Measurement]:
 
 def _settles(std: float | tuple[float, float], seed: int) -> Measurement:
     _, trace = cell_trajectory(std, seed, n=8)
-    return at_most("median residual after 50 steps", float(trace[-1].median()), 1e-2)
+    return within("median residual after 50 steps", float(trace[-1].median()), 1e-2)
 
 
 @claim(
     "nguyen2022.figure4.1",
-    title="A cell initialised at standard deviation 0.01 settles; at 1 it never does",
+    title="A cell initialised at standard deviation 0.01 settles in 50 steps; at 1 it does not",
     chapter=CHAPTER,
     ref="fig-init-residual",
 )
@@ -833,7 +872,7 @@ def initialisation_settles(trial: Trial) -> Iterable[Measurement]:
     """Follow the residual on real MNIST images; only the second convolution matters."""
     yield _settles(0.01, trial.seed)
     mixed = _settles((1.0, 0.01), trial.seed)
-    yield at_most("the same with W1 ~ N(0, 1)", mixed.value, 1e-2)
+    yield within("the same with W1 ~ N(0, 1)", mixed.value, 1e-2)
 
 
 @initialisation_settles.control("weights N(0, 1)")
@@ -844,7 +883,7 @@ def unit_weights(trial: Trial) -> Iterable[Measurement]:
 
 @initialisation_settles.control("0.01 read as a variance: standard deviation 0.1")
 def variance_reading(trial: Trial) -> Iterable[Measurement]:
-    """The residual stalls near ten per cent."""
+    """The residual stalls at several per cent."""
     yield _settles(0.1, trial.seed)
 
 

@@ -36,18 +36,24 @@ __all__ = [
     "load_chapters",
     "uncheckable",
     "verify",
+    "within",
 ]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A quantity, a relation and a bound. ``tol`` is used by the relation "=" only."""
+    """A quantity, a relation and a bound. ``tol`` is used by the relation "=" only.
+
+    ``theorem`` says whether the bound is the statement's own; a tolerance of a solver is not, and
+    does not count as slack.
+    """
 
     name: str
     value: float
     relation: str
     bound: float
     tol: float = 0.0
+    theorem: bool = True
 
     @property
     def holds(self) -> bool:
@@ -91,7 +97,12 @@ def at_least(name: str, value: float, bound: float) -> Measurement:
 
 def equal(name: str, value: float, target: float, tol: float) -> Measurement:
     """Measure ``value = target`` within ``tol``."""
-    return Measurement(name, float(value), "=", float(target), float(tol))
+    return Measurement(name, float(value), "=", float(target), float(tol), theorem=False)
+
+
+def within(name: str, value: float, tol: float) -> Measurement:
+    """Measure ``value ≤ tol``, a numerical tolerance, for something that should be 0."""
+    return Measurement(name, float(value), "≤", float(tol), theorem=False)
 
 
 @dataclass(frozen=True)
@@ -238,8 +249,8 @@ class Evidence:
 
     @property
     def slack(self) -> float:
-        """The least room among the measurements."""
-        return min((m.slack for m in self.measurements), default=math.nan)
+        """The least room among the theorem's own bounds; infinite if it states none."""
+        return min((m.slack for m in self.measurements if m.theorem), default=math.inf)
 
     def __str__(self) -> str:
         lines = [f"{self.status}: {self.title} [{self.source}; {self.id}, seed {self.seed}]"]

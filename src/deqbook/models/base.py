@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from deqbook.solvers import Anderson, Injected, Solution, Solver, fixed_point
+from deqbook.implicit import IFT, Adjoint, Batched, Bound, equilibrium
+from deqbook.solvers import Anderson, Injected, Newton, Solution, Solver, fixed_point
 from deqbook.splitting import (
     ForwardBackward,
     MonotoneProblem,
@@ -25,22 +26,26 @@ Method = Solver | ForwardBackward | PeacemanRachford
 
 
 class EquilibriumModel(nn.Module, ABC):
-    """A model ``z = update(z, inject(x))``, output ``readout(z, inject(x))``.
+    """A model ``z = f(z, inject(x), *weights())``, output ``readout(z, inject(x))``.
 
-    The input is injected once per solve, never once per iteration. ``model(x)`` evaluates; it does
-    not record gradients (differentiating through an equilibrium is the next chapter's subject), so
-    ``backward()`` on its output is an error rather than a wrong gradient.
+    The input is injected once per solve, never once per iteration. ``solve`` finds the equilibrium
+    and records nothing; ``model(x)`` is differentiable, exactly by default.
     """
 
     default_solver: ClassVar[Method] = Anderson()
+    default_adjoint: ClassVar[Adjoint] = IFT()
 
     @abstractmethod
     def inject(self, x: Tensor) -> Tensor:
         """Return what the input contributes to every iteration."""
 
     @abstractmethod
-    def update(self, z: Tensor, q: Tensor) -> Tensor:
-        """Return one application of the cell to the state, given the injection."""
+    def weights(self) -> tuple[Tensor, ...]:
+        """Return what the cell depends on beside the state and the injection."""
+
+    @abstractmethod
+    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
+        """Return one application of the cell, as a pure function."""
 
     @abstractmethod
     def readout(self, z: Tensor, q: Tensor) -> Tensor:
@@ -50,9 +55,14 @@ class EquilibriumModel(nn.Module, ABC):
     def structure(self) -> Affine | Tied | Unstructured:
         """Describe the cell to ``certify``."""
 
+    def update(self, z: Tensor, q: Tensor) -> Tensor:
+        """Return one application of the cell with the model's own weights."""
+        return self.f(z, q, *self.weights())
+
     def iteration(self) -> Update:
-        """Return ``update`` with everything that does not depend on the state precomputed."""
-        return self.update
+        """Return ``update`` with the weights assembled once, and nothing recorded."""
+        weights = tuple(w.detach() for w in self.weights())
+        return lambda z, q: self.f(z, q, *weights)
 
     def start(self, q: Tensor) -> Tensor:
         """Return the zero state for this injection."""
@@ -74,7 +84,9 @@ class EquilibriumModel(nn.Module, ABC):
         throw: bool = True,
     ) -> Solution:
         """Return the equilibrium for every row of ``x``; ``z0`` is a warm start."""
-        solver = self.default_solver if solver is None else solver
+        return self._find(self._injected(x), z0, solver, tol, max_steps, throw=throw)
+
+    def _injected(self, x: Tensor) -> Tensor:
         kind = next(self.parameters()).dtype
         if not isinstance(x, Tensor) or x.dtype != kind:
             seen = x.dtype if isinstance(x, Tensor) else type(x).__name__
@@ -82,9 +94,22 @@ class EquilibriumModel(nn.Module, ABC):
                 f"x must be a tensor of the weights' dtype {kind}, got {seen}; convert x or the "
                 "model."
             )
-        q = self.inject(x)
+        return self.inject(x)
+
+    def _find(
+        self,
+        q: Tensor,
+        z0: Tensor | None,
+        solver: Method | None,
+        tol: float | None,
+        max_steps: int,
+        *,
+        throw: bool,
+    ) -> Solution:
+        """Find the equilibrium of an injection, by splitting or by iteration."""
         if not bool(torch.isfinite(q).all()):
             raise ValueError("the injected input has NaN or infinite entries; check x.")
+        solver = self.default_solver if solver is None else solver
         if isinstance(solver, ForwardBackward | PeacemanRachford):
             shape = self.structure()
             if not isinstance(shape, Affine):
@@ -104,10 +129,58 @@ class EquilibriumModel(nn.Module, ABC):
             throw=throw,
         )
 
-    @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the output at the equilibrium."""
-        return self.readout(self.solve(x).z, self.inject(x))
+    def state(
+        self,
+        x: Tensor,
+        z0: Tensor | None = None,
+        *,
+        solver: Method | None = None,
+        adjoint: Adjoint | None = None,
+        tol: float | None = None,
+        max_steps: int = 2000,
+    ) -> Tensor:
+        """Return the equilibrium as a differentiable function of the input and the weights.
+
+        ``adjoint`` is the model's own exact one by default; ``JFB()``, ``Phantom(…)`` and
+        ``Unroll(…)`` are approximations. ``z0`` and ``IFT(start=…)`` are warm starts.
+        """
+        q = self._injected(x)
+        start = self.start(q) if z0 is None else z0
+
+        def find(cell: Bound, z: Tensor) -> Solution:
+            cell = _rows(cell)
+            if isinstance(cell.f, Batched):  # vmap over weights: many cells at once
+                chosen = self.default_solver if solver is None else solver
+                if isinstance(chosen, ForwardBackward | PeacemanRachford):
+                    chosen = Newton("gmres", inner=60)
+                return fixed_point(cell, z, solver=chosen, tol=tol, max_steps=max_steps)
+            return self._find(cell.theta[0], z, solver, tol, max_steps, throw=True)
+
+        return equilibrium(
+            self.f,
+            start,
+            q,
+            *self.weights(),
+            solver=find,
+            adjoint=self.default_adjoint if adjoint is None else adjoint,
+        )
+
+    def forward(self, x: Tensor, z0: Tensor | None = None, **options: Any) -> Tensor:
+        """Return the output at the equilibrium; ``options`` are those of ``state``."""
+        return self.readout(self.state(x, z0, **options), self.inject(x))
+
+
+def _rows(cell: Bound) -> Bound:
+    """Undo ``vmap`` over inputs: with shared weights a batch of batches is a longer batch."""
+    f, (q, *weights) = cell.f, cell.theta
+    depth = 0
+    while isinstance(f, Batched) and all(d is None for d in f.dims[1:]):
+        if f.dims[0] is None:
+            q = q.unsqueeze(depth).expand(*q.shape[:depth], f.size, *q.shape[depth:])
+        else:
+            q = q.movedim(f.dims[0] + depth, depth)
+        f, depth = f.f, depth + 1
+    return cell if isinstance(f, Batched) else Bound(f, (q.flatten(0, depth), *weights))
 
 
 def check_weights(**weights: tuple[Tensor, tuple[int | str, ...]]) -> dict[str, int]:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from deqbook.activations import Activation, activation, relu
+from deqbook.implicit import IFT, Adjoint
 from deqbook.linalg import operator_norm, symmetric_part
-from deqbook.models.base import EquilibriumModel, Method, Update, check_input, check_weights
+from deqbook.models.base import EquilibriumModel, Method, check_input, check_weights
 from deqbook.runtime import generator, normal, signs
+from deqbook.solvers import Newton
 from deqbook.splitting import PeacemanRachford
 from deqbook.wellposed import Affine
 
@@ -83,9 +85,14 @@ class ReLUImplicit(EquilibriumModel):
         """Return the features φ."""
         return self.phi(check_input(x, self.d) @ self.U.mT) / math.sqrt(self.m)
 
-    def update(self, z: Tensor, q: Tensor) -> Tensor:
+    def weights(self) -> tuple[Tensor, ...]:
+        """The cell depends on W."""
+        return (self.W,)
+
+    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
         """Return σ(γ̃ W z + φ)."""
-        return torch.relu(torch.addmm(q, z, self.W.mT, alpha=self.scale))
+        (W,) = weights
+        return torch.relu(torch.addmm(q, z, W.mT, alpha=self.scale))
 
     def readout(self, z: Tensor, q: Tensor) -> Tensor:
         """Return a·z + c·φ."""
@@ -93,8 +100,8 @@ class ReLUImplicit(EquilibriumModel):
 
     def structure(self) -> Affine:
         """An affine ReLU cell with matrix γ̃W."""
-        lipschitz = operator_norm(self.U.detach()) / math.sqrt(self.m)
-        return Affine(self.scale * self.W.detach(), relu, lipschitz)
+        U, root = self.U.detach(), math.sqrt(self.m)
+        return Affine(self.scale * self.W.detach(), relu, lambda: operator_norm(U) / root)
 
 
 class VanillaDEQ(EquilibriumModel):
@@ -129,9 +136,14 @@ class VanillaDEQ(EquilibriumModel):
         """Return Ux."""
         return check_input(x, self.d) @ self.U.mT
 
-    def update(self, z: Tensor, q: Tensor) -> Tensor:
+    def weights(self) -> tuple[Tensor, ...]:
+        """The cell depends on W."""
+        return (self.W,)
+
+    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
         """Return σ(Wz + q)."""
-        return self.sigma(torch.addmm(q, z, self.W.mT))
+        (W,) = weights
+        return self.sigma(torch.addmm(q, z, W.mT))
 
     def readout(self, z: Tensor, q: Tensor) -> Tensor:
         """Return a·z."""
@@ -139,7 +151,8 @@ class VanillaDEQ(EquilibriumModel):
 
     def structure(self) -> Affine:
         """An affine cell with matrix W."""
-        return Affine(self.W.detach(), self.sigma, operator_norm(self.U.detach()))
+        U = self.U.detach()
+        return Affine(self.W.detach(), self.sigma, lambda: operator_norm(U))
 
 
 def monotone_parameters(W: Tensor, mu: float) -> tuple[Tensor, Tensor]:
@@ -167,6 +180,8 @@ class MonDEQ(EquilibriumModel):
     """
 
     default_solver: ClassVar[Method] = PeacemanRachford()
+    # Not a contraction, so the adjoint is solved by GMRES (restarted if need be), not iterated.
+    default_adjoint: ClassVar[Adjoint] = IFT(solver=Newton("gmres", inner=60))
 
     def __init__(
         self,
@@ -207,14 +222,14 @@ class MonDEQ(EquilibriumModel):
         """Return Ux."""
         return check_input(x, self.d) @ self.U.mT
 
-    def update(self, z: Tensor, q: Tensor) -> Tensor:
-        """Return σ(Wz + q)."""
-        return self.sigma(torch.addmm(q, z, self.W.mT))
+    def weights(self) -> tuple[Tensor, ...]:
+        """The cell depends on W, assembled from A and B."""
+        return (self.W,)
 
-    def iteration(self) -> Update:
-        """Assemble W once, not in every iteration."""
-        W, sigma = self.W.detach(), self.sigma
-        return lambda z, q: sigma(torch.addmm(q, z, W.mT))
+    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
+        """Return σ(Wz + q)."""
+        (W,) = weights
+        return self.sigma(torch.addmm(q, z, W.mT))
 
     def readout(self, z: Tensor, q: Tensor) -> Tensor:
         """Return a·z."""
@@ -222,4 +237,5 @@ class MonDEQ(EquilibriumModel):
 
     def structure(self) -> Affine:
         """An affine cell with the assembled W."""
-        return Affine(self.W.detach(), self.sigma, operator_norm(self.U.detach()))
+        U = self.U.detach()
+        return Affine(self.W.detach(), self.sigma, lambda: operator_norm(U))

@@ -83,9 +83,13 @@ class DeepOptEq(EquilibriumModel):
         """Return the zero state."""
         return q.new_zeros(q.shape[0], self.m)
 
-    def update(self, z: Tensor, q: Tensor) -> Tensor:
+    def weights(self) -> tuple[Tensor, ...]:
+        """The cell depends on all W_l."""
+        return tuple(self.Ws)
+
+    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
         """Return f_L ∘ … ∘ f_1 (z)."""
-        for W, part in zip(self.Ws, q.split([W.shape[0] for W in self.Ws], dim=1)):
+        for W, part in zip(weights, q.split([W.shape[0] for W in weights], dim=1)):
             z = self.alpha * self.sigma(z @ W.mT + part) @ W + (1 - self.alpha) * z
         return z
 
@@ -95,7 +99,11 @@ class DeepOptEq(EquilibriumModel):
 
     def structure(self) -> Tied:
         """Tied layers with skip weight α."""
-        inputs = tuple(operator_norm(U.detach()) for U in self.Us)
+        Us = [U.detach() for U in self.Us]
+
+        def inputs() -> tuple[float, ...]:
+            return tuple(operator_norm(U) for U in Us)
+
         return Tied(tuple(W.detach() for W in self.Ws), self.sigma, self.alpha, inputs)
 
 

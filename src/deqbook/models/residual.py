@@ -17,8 +17,8 @@ class ResidualCell(EquilibriumModel):
     r"""A residual block iterated to equilibrium on images (n, channels, height, width).
 
     :math:`f(z,x)=N(\sigma(z+N(x+W_2*N(\sigma(W_1*z)))))`: 3×3 convolutions without bias, N group
-    normalisation. The image enters through a convolution E and one more N. Nothing certifies this
-    cell; that is its point in the book.
+    normalisation. The image enters through a convolution E and one more N. The outer N bounds the
+    state, so an equilibrium exists (Brouwer); nothing certifies that it is unique or found.
     """
 
     def __init__(self, W1: Tensor, W2: Tensor, E: Tensor, *, V: Tensor, groups: int = 4):
@@ -72,13 +72,15 @@ class ResidualCell(EquilibriumModel):
             )
         return self._norm(F.conv2d(x, self.E, padding=1))
 
-    def residual_branch(self, z: Tensor) -> Tensor:
-        """Return W2 * N(σ(W1 * z)), the branch that must not drown the input."""
-        return F.conv2d(self._norm(torch.relu(F.conv2d(z, self.W1, padding=1))), self.W2, padding=1)
+    def weights(self) -> tuple[Tensor, ...]:
+        """The cell depends on W1 and W2."""
+        return self.W1, self.W2
 
-    def update(self, z: Tensor, q: Tensor) -> Tensor:
-        """Return one application of the cell."""
-        return self._norm(torch.relu(z + self._norm(q + self.residual_branch(z))))
+    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
+        """Return N(σ(z + N(q + W2 * N(σ(W1 * z)))))."""
+        W1, W2 = weights
+        inner = self._norm(torch.relu(F.conv2d(z, W1, padding=1)))
+        return self._norm(torch.relu(z + self._norm(q + F.conv2d(inner, W2, padding=1))))
 
     def readout(self, z: Tensor, q: Tensor) -> Tensor:
         """Pool to 2×2 and apply V."""

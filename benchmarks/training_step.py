@@ -1,0 +1,412 @@
+r"""One training step side by side with torchdeq and optimistix: the loss and all its gradients.
+
+``python benchmarks/training_step.py`` trains the ReLU implicit network of gao2022 (n = 1000,
+d = 784, m = 1000, γ = 0.1, float32) by gradient descent for a few steps and takes less than a
+minute. At every step each contestant computes the loss :math:`\tfrac12\|\hat y-y\|^2` and the
+gradients of W, U, a and c at the same weights, to a tolerance of 1e-6, and starts from the
+equilibrium of the step before. (Only deqbook can start its adjoint equation from the step before,
+too.) The contestants take turns, so a busy moment hits all alike; medians over the steps are shown.
+
+Nobody is believed: at the last step the gradients are compared with the closed form in float64 at
+1e-10, and a contestant that is off by more than 1e-4 is marked and does not count.
+
+The **floor** is the time of the matrix products that plain iteration cannot avoid: X Uᵀ once, one
+product for every evaluation of the cell and of the adjoint map (each from its warm start; finished
+samples do not count), and one for each of the gradients of W and U. Everybody has the same number
+of threads. Without torchdeq or optimistix their rows are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from deqbook.implicit import IFT
+from deqbook.models.closed_form import gradient
+from deqbook.models.dense import ReLUImplicit
+from deqbook.runtime import generator, normal
+from deqbook.solvers import Anderson, Injected, Picard, Solver, fixed_point
+
+try:
+    from torchdeq import get_deq
+except ImportError:
+    get_deq = None
+
+Grads = dict[str, Tensor]
+Step = Callable[[], tuple[float, Grads]]
+Clock = Callable[[], float]
+
+TOL, AGREE = 1e-6, 1e-4
+RATE = 5e-3  # about the largest step of gradient descent that is stable here
+NAMES = ("W", "U", "a", "c")
+REFERENCE = "deqbook closed form, Picard"
+WARM_UP = 2  # steps in which code is loaded and compiled; not timed
+BLIND = 4  # forward steps for the solver of torchdeq that has no stopping rule
+
+
+# -- the problem -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Problem:
+    """Unit-norm inputs, Gaussian labels, and one model that all contestants share."""
+
+    n: int = 1000
+    d: int = 784
+    m: int = 1000
+    gamma: float = 0.1
+    seed: int = 0
+    x: Tensor = field(init=False)
+    y: Tensor = field(init=False)
+    model: ReLUImplicit = field(init=False)
+    z: Tensor = field(init=False)  # where everyone starts: the equilibrium of the step before
+
+    def __post_init__(self) -> None:
+        """Draw the data and the weights."""
+        g = generator(self.seed)
+        x = normal(self.n, self.d, g=g)
+        self.x = (x / x.norm(dim=1, keepdim=True)).float()
+        self.y = normal(self.n, g=g).float()
+        self.model = ReLUImplicit.init(
+            self.m, self.d, gamma=self.gamma, seed=self.seed, dtype=torch.float32
+        )
+        self.z = torch.zeros(self.n, self.m)
+
+    def truth(self) -> tuple[float, Grads]:
+        """Return the loss and its gradients at the weights of the moment, in float64 at 1e-10."""
+        W, U, a, c = (getattr(self.model, k).detach().double() for k in NAMES)
+        exact = ReLUImplicit(W, U, a, c, self.gamma)
+        found = gradient(exact, self.x.double(), self.y.double(), tol=1e-10)
+        return found.loss, dict(found.grads)
+
+    @torch.no_grad()
+    def descend(self, grads: Grads) -> None:
+        """Take one step of gradient descent."""
+        for name, grad in grads.items():
+            getattr(self.model, name).sub_(RATE * grad)
+
+
+def disagreement(grads: Grads, truth: Grads) -> float:
+    """Return the largest relative error of a parameter's gradient."""
+    return max(float((grads[k].double() - t).norm() / t.norm()) for k, t in truth.items())
+
+
+# -- the contestants -------------------------------------------------------------------------------
+
+
+def closed_form(problem: Problem, solver: Solver) -> Step:
+    v = None
+
+    def step() -> tuple[float, Grads]:
+        nonlocal v
+        found = gradient(
+            problem.model,
+            problem.x,
+            problem.y,
+            z0=problem.z,
+            v0=v,
+            solver=solver,
+            adjoint_solver=solver,
+            tol=TOL,
+        )
+        v = found.v
+        return found.loss, dict(found.grads)
+
+    return step
+
+
+def collect(problem: Problem, output: Tensor) -> tuple[float, Grads]:
+    loss = 0.5 * (output - problem.y).pow(2).sum()
+    weights = [getattr(problem.model, k) for k in NAMES]
+    return float(loss.detach()), dict(zip(NAMES, torch.autograd.grad(loss, weights)))
+
+
+def autograd(problem: Problem, solver: Solver) -> Step:
+    how = {"solver": solver, "tol": TOL, "adjoint": IFT(solver, TOL)}
+    return lambda: collect(problem, problem.model(problem.x, problem.z, **how))
+
+
+def cell(problem: Problem) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return the features and the map, recorded by autograd: what a user of a library writes."""
+    model = problem.model
+    q = model.inject(problem.x)
+    return q, lambda z: torch.relu(torch.addmm(q, z, model.W.mT, alpha=model.scale))
+
+
+def unrolled(problem: Problem, steps: int) -> Step:
+    def step() -> tuple[float, Grads]:
+        q, f = cell(problem)
+        z = problem.z
+        for _ in range(steps):
+            z = f(z)
+        return collect(problem, problem.model.readout(z, q))
+
+    return step
+
+
+def torchdeq(problem: Problem, solver: str, **options: Any) -> Step:
+    # The state has norm below 1, so the absolute criterion is the easier one; a cotangent is large,
+    # and in float32 only the relative one can be met.
+    settings = {
+        "f_solver": solver,
+        "b_solver": solver,
+        "f_tol": TOL,
+        "b_tol": TOL,
+        "f_stop_mode": "abs",
+        "b_stop_mode": "rel",
+        "f_max_iter": 100,
+        "b_max_iter": 100,
+    }
+    deq = get_deq(**settings | options)
+
+    def step() -> tuple[float, Grads]:
+        q, f = cell(problem)
+        return collect(problem, problem.model.readout(deq(f, problem.z)[0][-1], q))
+
+    return step
+
+
+def optimistix(problem: Problem, restart: int) -> Step:
+    import jax
+    import jax.numpy as jnp
+    import lineax
+    import optimistix as optx
+
+    x, y = (jnp.asarray(t.numpy()) for t in (problem.x, problem.y))
+    scale, root = problem.model.scale, math.sqrt(problem.m)
+    # The default linear solver would form a matrix of (nm)² entries, BiCGStab breaks down here, and
+    # GMRES always completes its cycle: the default of 20 steps takes eight times as long.
+    solver = lineax.GMRES(rtol=10 * TOL, atol=10 * TOL, restart=restart)
+    adjoint = optx.ImplicitAdjoint(linear_solver=solver)
+    picard = optx.FixedPointIteration(rtol=TOL, atol=TOL)
+
+    def f(z: Any, theta: Any) -> Any:
+        q, W = theta
+        return jax.nn.relu(q + scale * (z @ W.T))
+
+    def loss(theta: Any, z0: Any) -> Any:
+        q = jax.nn.relu(x @ theta["U"].T) / root
+        z = optx.fixed_point(f, picard, z0, (q, theta["W"]), adjoint=adjoint, max_steps=200).value
+        return 0.5 * jnp.sum((z @ theta["a"] + q @ theta["c"] - y) ** 2)
+
+    both = jax.jit(jax.value_and_grad(loss))
+
+    def step() -> tuple[float, Grads]:
+        theta = {k: jnp.asarray(getattr(problem.model, k).detach().numpy()) for k in NAMES}
+        value, grads = jax.block_until_ready(both(theta, jnp.asarray(problem.z.numpy())))
+        return float(value), {k: torch.from_dlpack(g) for k, g in grads.items()}
+
+    return step
+
+
+def contestants(problem: Problem, jax_too: bool) -> dict[str, Step]:
+    rows = {
+        REFERENCE: closed_form(problem, Picard()),
+        "deqbook closed form, Anderson": closed_form(problem, Anderson()),
+        "deqbook autograd, Picard": autograd(problem, Picard()),
+        "deqbook autograd, Anderson": autograd(problem, Anderson()),
+    }
+    if get_deq is not None:
+        rows |= {
+            "torchdeq fixed_point_iter": torchdeq(problem, "fixed_point_iter", ift=True),
+            "torchdeq fixed_point_iter, hook": torchdeq(problem, "fixed_point_iter", hook_ift=True),
+            "torchdeq anderson, hook": torchdeq(problem, "anderson", hook_ift=True),
+            # The simple one cannot serve backward: it hands a damping to a map without one.
+            f"torchdeq simple, {BLIND} steps, hook": torchdeq(
+                problem,
+                "simple_fixed_point_iter",
+                b_solver="fixed_point_iter",
+                hook_ift=True,
+                f_max_iter=BLIND,
+            ),
+        }
+    if jax_too:
+        rows["optimistix, GMRES(2) adjoint"] = optimistix(problem, 2)
+    return rows | {f"unrolled, {k} steps": unrolled(problem, k) for k in (5, 12)}
+
+
+# -- the floor -------------------------------------------------------------------------------------
+
+
+class Products(TorchDispatchMode):
+    """Counts the matrix products of torch, in units of one product (n, m) by (m, m)."""
+
+    def __init__(self, problem: Problem):
+        super().__init__()
+        self.unit, self.total = problem.n * problem.m**2, 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Add up mm and addmm; a product of a matrix and a vector is not worth counting."""
+        name = func.overloadpacket.__name__
+        if name in ("mm", "addmm"):
+            left, right = args[-2:]
+            self.total += left.shape[0] * left.shape[1] * right.shape[1] / self.unit
+        return func(*args, **kwargs or {})
+
+
+def evaluations(problem: Problem, v0: Tensor | None) -> tuple[tuple[float, float], Tensor, Tensor]:
+    """Return how many products with W plain iteration needs, forward and adjoint; Z and V found.
+
+    A sample needs its products until it has met the tolerance, and no longer.
+    """
+    model, q = problem.model, problem.model.inject(problem.x).detach()
+    W = model.scale * model.W.detach()
+    how = {"solver": Picard(), "tol": TOL}
+    state = fixed_point(Injected(model.iteration(), q), problem.z, **how)
+    D = (torch.addmm(q, state.z, W.mT) > 0).float()
+    start = torch.zeros_like(D) if v0 is None else v0
+    adjoint = fixed_point(Injected(lambda v, D: D * (model.a.detach() + v @ W), D), start, **how)
+    forward, backward = (float((s.steps + 1.0).mean()) for s in (state, adjoint))
+    return (forward, backward), state.z, adjoint.z
+
+
+def products(problem: Problem) -> dict[str, Callable[[], Tensor]]:
+    """Return the five products, each with the layout that the step has."""
+    W, U, x = problem.model.W.detach(), problem.model.U.detach(), problem.x
+    z, v = problem.z, normal(problem.n, problem.m, g=generator(1)).float()
+    out, wide, flat = torch.empty_like(z), torch.empty_like(W), torch.empty_like(U)
+    return {
+        "XUᵀ": lambda: torch.mm(x, U.mT, out=out),
+        "ZWᵀ": lambda: torch.mm(z, W.mT, out=out),
+        "VW": lambda: torch.mm(v, W, out=out),
+        "VᵀZ": lambda: torch.mm(v.mT, z, out=wide),
+        "VᵀX": lambda: torch.mm(v.mT, x, out=flat),
+    }
+
+
+# -- the race --------------------------------------------------------------------------------------
+
+
+def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> dict[str, Any]:
+    """Let everyone take every training step, in turns. A last one is checked instead of timed."""
+    times: dict[str, list[float]] = {name: [] for name in rows}
+    single: dict[str, list[float]] = {name: [] for name in products(problem)}
+    counts: list[tuple[float, float]] = []
+    v = None
+
+    def timed(run: Callable[[], Any], log: list[float]) -> Any:
+        start = clock()
+        result = run()
+        log.append(clock() - start)
+        return result
+
+    for _ in range(WARM_UP + steps):
+        for name, step in rows.items():
+            time.sleep(0.02)  # let the threads of the one before go to sleep
+            _, grads = timed(step, times[name])
+            if name == REFERENCE:
+                descent = grads
+        for name, gemm in products(problem).items():
+            gemm()
+            timed(gemm, single[name])
+        count, z, v = evaluations(problem, v)
+        counts.append(count)
+        problem.descend(descent)
+        problem.z = z
+    loss, truth = problem.truth()
+    work, error = {}, {}
+    for name, step in rows.items():
+        with Products(problem) as counter:
+            _, grads = step()
+        error[name] = disagreement(grads, truth)
+        if "optimistix" not in name:  # its products are not torch's
+            work[name] = counter.total
+    one = {name: statistics.median(t[WARM_UP:]) for name, t in single.items()}
+    forward, adjoint = (statistics.fmean(c) for c in zip(*counts[WARM_UP:]))
+    floor = one["XUᵀ"] + forward * one["ZWᵀ"] + adjoint * one["VW"] + one["VᵀZ"] + one["VᵀX"]
+    return {
+        "loss": loss,
+        "milliseconds": {name: 1e3 * statistics.median(t[WARM_UP:]) for name, t in times.items()},
+        "error": error,
+        "products": work,
+        "product_milliseconds": {name: 1e3 * t for name, t in one.items()},
+        "evaluations": {"forward": forward, "adjoint": adjoint},
+        "floor_milliseconds": 1e3 * floor,
+    }
+
+
+def race_lines(result: dict[str, Any]) -> list[str]:
+    base, floor = result["milliseconds"][REFERENCE], result["floor_milliseconds"]
+    lines = [f"  {'':36}{'ms':>7}{'÷ ref':>8}{'÷ floor':>9}{'products':>10}{'error':>10}"]
+    for name, ms in result["milliseconds"].items():
+        work = f"{result['products'][name]:.1f}" if name in result["products"] else "-"
+        error = result["error"][name]
+        wrong = "" if error <= AGREE else "  not exact, does not count"
+        ratios = f"{ms / base:>8.2f}{ms / floor:>9.2f}"
+        lines.append(f"  {name:36}{ms:>7.0f}{ratios}{work:>10}{error:>10.0e}{wrong}")
+    k = result["evaluations"]
+    lines.append(
+        f"  floor {floor:.0f} ms: XUᵀ, {k['forward']:.1f} ZWᵀ, {k['adjoint']:.1f} VW, VᵀZ and VᵀX; "
+        + ", ".join(f"{name} {ms:.1f} ms" for name, ms in result["product_milliseconds"].items())
+    )
+    return lines
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="A training step side by side with two peers.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here as well")
+    parser.add_argument("--steps", type=int, default=9, help="training steps to take (9)")
+    parser.add_argument("--threads", type=int, default=2, help="threads for everybody (2)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the data and the weights (0)")
+    options = parser.parse_args(arguments)
+    if options.steps < 1 or options.threads < 1:
+        parser.error("--steps and --threads must be at least 1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.threads)
+    if hasattr(os, "sched_setaffinity"):  # XLA sizes its pool by the processors it may use
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    jax_too = all(installed(p) for p in ("jax", "optimistix"))
+    if get_deq is None:
+        print("torchdeq is not installed: its rows are skipped (pip install 'deqbook[bench]').")
+    if not jax_too:
+        print("optimistix is not installed: its rows are skipped (pip install optimistix).")
+
+    problem = Problem(seed=options.seed)
+    print(
+        f"One training step: n = {problem.n}, d = {problem.d}, m = {problem.m}, float32, tolerance "
+        f"{TOL:.0e}, threads: {options.threads}; median of {options.steps} steps."
+    )
+    # On one thread processor time is the same thing, and deaf to whatever else the machine does.
+    clock = time.process_time if options.threads == 1 else time.perf_counter
+    result = race(problem, contestants(problem, jax_too), options.steps, clock)
+    print(*race_lines(result), sep="\n")
+    torch.set_num_threads(before)
+    if options.json:
+        packages = ("deqbook", "torch", "torchdeq", "jax", "optimistix")
+        report = {
+            "versions": {p: installed(p) for p in packages},
+            "tolerance": TOL,
+            "threads": options.threads,
+            "step": result,
+        }
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

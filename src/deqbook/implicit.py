@@ -1,0 +1,313 @@
+r"""Differentiate the answer, not the algorithm.
+
+``equilibrium(f, z0, *theta)`` is the solution of :math:`z=f(z,\theta)` as a differentiable
+function of :math:`\theta`. By the implicit function theorem a cotangent :math:`g` of :math:`z` is
+pulled back in two moves: solve the **adjoint equation**, itself an equilibrium, and pull the result
+once through f,
+
+.. math:: v=J^\top v+g,\quad J=\partial_zf(z,\theta),\qquad \bar\theta=(\partial_\theta f)^\top v .
+
+A tangent :math:`\dot\theta` is pushed forward by the transposed pair,
+:math:`\dot z=J\dot z+\partial_\theta f\,\dot\theta`.
+
+No iterate of the forward solver is stored, so memory does not grow with its steps. The adjoint
+equation is built from :math:`(z,\theta,g)` by differentiable operations and solved by the same
+function, so second derivatives are exact as well: they are equilibria again.
+
+``IFT`` is exact and the default. ``JFB``, ``Phantom`` and ``Unroll`` are approximations and are
+called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from deqbook.solvers import Anderson, NotConverged, Solution, Solver, fixed_point
+
+__all__ = ["IFT", "JFB", "Adjoint", "Batched", "Bound", "Find", "Phantom", "Unroll", "equilibrium"]
+
+Cell = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Bound:
+    r"""The map :math:`z\mapsto f(z,\theta)` at plain numbers, whatever transforms are running."""
+
+    f: Cell
+    theta: tuple[Tensor, ...]
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Return ``f(z, *theta)``."""
+        return self.f(z, *self.theta)
+
+
+Find = Callable[[Bound, Tensor], Solution]
+"""A way to find the fixed point of a map from a start; raises ``NotConverged`` if it cannot."""
+
+
+@dataclass(frozen=True)
+class _By:
+    """Find by ``fixed_point`` with these settings."""
+
+    solver: Solver
+    tol: float | None
+    max_steps: int
+    what: str = "the equilibrium"
+
+    def __call__(self, f: Callable[[Tensor], Tensor], z0: Tensor) -> Solution:
+        try:
+            return fixed_point(f, z0, solver=self.solver, tol=self.tol, max_steps=self.max_steps)
+        except NotConverged as error:
+            raise NotConverged(f"{self.what}: {error}", error.solution) from None
+
+
+@dataclass(frozen=True)
+class _ByScaled(_By):
+    """Find the fixed point of an affine map, relative to the size of its constant term.
+
+    A tolerance of ``fixed_point`` is absolute below size one. The cotangents of a mean over many
+    samples are far below it: unscaled, zero would be accepted as their adjoint state.
+    """
+
+    def __call__(self, f: Callable[[Tensor], Tensor], z0: Tensor) -> Solution:
+        size = torch.linalg.vector_norm(f(torch.zeros_like(z0)).flatten(1), dim=1)
+        size = torch.where(size == 0, 1.0, size).reshape(-1, *[1] * (z0.ndim - 1))
+        found = super().__call__(lambda u: f(size * u) / size, z0 / size)
+        return replace(found, z=size * found.z)
+
+
+@dataclass(frozen=True)
+class IFT:
+    """The exact gradient, by the implicit function theorem.
+
+    ``solver``, ``tol`` and ``max_steps`` are those of the adjoint solve. ``start`` is a warm start
+    for it (a cotangent of the same shape as the state). A failed adjoint solve raises.
+    """
+
+    solver: Solver = Anderson()  # noqa: RUF009 (frozen)
+    tol: float | None = None
+    max_steps: int = 1000
+    start: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class JFB:
+    r"""Jacobian-free backpropagation: pretend :math:`J=0` in the adjoint equation. Not exact."""
+
+
+@dataclass(frozen=True)
+class Phantom:
+    r"""Phantom gradient: differentiate ``steps`` damped steps taken at the equilibrium. Not exact.
+
+    The steps are :math:`z\leftarrow(1-\beta)z+\beta f(z,\theta)` from the detached solution. JFB is
+    one step with :math:`\beta=1`; for a contraction the error falls geometrically with the steps.
+    """
+
+    steps: int = 5
+    damping: float = 0.5
+
+    def __post_init__(self) -> None:
+        _at_least_one("steps", self.steps)
+        if not 0 < self.damping <= 1:
+            raise ValueError(f"damping must be in (0, 1], got {self.damping!r}.")
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """Iterate ``steps`` times from ``z0`` and differentiate every step.
+
+    Value and gradient are those of a network with that many tied layers: no equilibrium is sought.
+    Memory grows with the steps.
+    """
+
+    steps: int = 20
+
+    def __post_init__(self) -> None:
+        _at_least_one("steps", self.steps)
+
+
+Adjoint = IFT | JFB | Phantom | Unroll
+
+
+def equilibrium(
+    f: Cell,
+    z0: Tensor,
+    *theta: Tensor,
+    solver: Solver | Find | None = None,
+    adjoint: Adjoint = IFT(),  # noqa: B008 (frozen)
+    tol: float | None = None,
+    max_steps: int = 1000,
+) -> Tensor:
+    """Return the solution of ``z = f(z, *theta)``, differentiable in ``theta``.
+
+    Rows of ``z0`` are samples. Everything that needs a gradient must be passed in ``theta``: a
+    tensor that ``f`` closes over is a constant. ``solver`` is one of :mod:`deqbook.solvers`, or any
+    callable ``(map, z0) -> Solution``. Works under ``torch.func.grad``, ``jacrev``, ``jacfwd``,
+    ``hessian`` and ``vmap``, but not under two nested forward modes, which raise.
+    """
+    _check_theta(f, theta)
+    if isinstance(adjoint, Unroll):
+        z = z0
+        for _ in range(adjoint.steps):
+            z = f(z, *theta)
+        return z
+    chosen = Anderson() if solver is None else solver
+    find = chosen if callable(chosen) else _By(chosen, tol, max_steps)
+    if isinstance(adjoint, IFT):
+        return _Equilibrium.apply(f, (find, adjoint), z0, *theta)
+    with torch.no_grad():
+        z = _Equilibrium.apply(f, (find, IFT()), z0, *(t.detach() for t in theta)).detach()
+    steps, beta = (1, 1.0) if isinstance(adjoint, JFB) else (adjoint.steps, adjoint.damping)
+    for _ in range(steps):
+        z = (1 - beta) * z + beta * f(z, *theta)
+    return z
+
+
+@dataclass(frozen=True)
+class _AdjointMap:
+    r"""The map :math:`v\mapsto J^\top v+g` as a function of :math:`(v,g,z,\theta)`."""
+
+    f: Cell
+
+    def __call__(self, v: Tensor, g: Tensor, z: Tensor, *theta: Tensor) -> Tensor:
+        return self.bind(g, z, *theta)(v)
+
+    def bind(self, g: Tensor, z: Tensor, *theta: Tensor) -> Callable[[Tensor], Tensor]:
+        """Linearise once; every iteration is then one backward pass, without a forward one."""
+        pull = torch.func.vjp(lambda z: self.f(z, *theta), z)[1]
+        return lambda v: pull(v)[0] + g
+
+
+@dataclass(frozen=True)
+class _TangentMap:
+    r"""The map :math:`u\mapsto Ju+w` as a function of :math:`(u,w,z,\theta)`."""
+
+    f: Cell
+
+    def __call__(self, u: Tensor, w: Tensor, z: Tensor, *theta: Tensor) -> Tensor:
+        return self.bind(w, z, *theta)(u)
+
+    def bind(self, w: Tensor, z: Tensor, *theta: Tensor) -> Callable[[Tensor], Tensor]:
+        """Linearise once."""
+        push = _push_forward(lambda z: self.f(z, *theta), z)
+        return lambda u: push(u) + w
+
+
+@dataclass(frozen=True)
+class Batched:
+    """A map on (B, n, …) stored as (B·n, …), from a map on (n, …): how ``vmap`` is served."""
+
+    f: Cell
+    size: int
+    dims: tuple[int | None, ...]
+
+    def _split(self, z: Tensor) -> Tensor:
+        return z.reshape(self.size, -1, *z.shape[1:])
+
+    def __call__(self, z: Tensor, *theta: Tensor) -> Tensor:
+        """Apply f to every one of the batches."""
+        mapped = torch.func.vmap(self.f, in_dims=(0, *self.dims))
+        return mapped(self._split(z), *theta).flatten(0, 1)
+
+
+class _Equilibrium(Function):
+    """Forward: find. Backward: one adjoint equilibrium and one pull-back."""
+
+    @staticmethod
+    def forward(f: Cell, how: tuple[Find, IFT], z0: Tensor, *theta: Tensor) -> Tensor:
+        find, _ = how
+        bound = f.bind(*theta) if hasattr(f, "bind") else Bound(f, theta)
+        return find(bound, z0).z
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.f, ctx.how, _, *theta = inputs
+        ctx.save_for_backward(output, *theta)
+        ctx.save_for_forward(output, *theta)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        z, *theta = ctx.saved_tensors
+        f, ift = ctx.f, ctx.how[1]
+        start = torch.zeros_like(g) if ift.start is None else ift.start
+        if start.shape != g.shape:
+            raise ValueError(
+                f"the adjoint's start must have the state's shape {tuple(g.shape)}, "
+                f"got {tuple(start.shape)}."
+            )
+        how = _linear("the adjoint equation", ift)
+        v = _Equilibrium.apply(_AdjointMap(f), how, start, g, z, *theta)
+        pull = torch.func.vjp(lambda *t: f(z, *t), *theta)[1]
+        return None, None, None, *pull(v)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        _refuse_forward_over_forward()
+        z, *theta = ctx.saved_tensors
+        f = ctx.f
+        moving = [torch.zeros_like(t) if d is None else d for t, d in zip(theta, tangents[3:])]
+        w = _push_forward(lambda *t: f(z, *t), *theta)(*moving)
+        how = _linear("the tangent equation", ctx.how[1])
+        return _Equilibrium.apply(_TangentMap(f), how, torch.zeros_like(w), w, z, *theta)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], f: Cell, how: tuple[Find, IFT], *tensors: Tensor
+    ) -> tuple[Tensor, int]:
+        _, _, *dims = in_dims
+        (z0, *theta), (first, *rest) = tensors, dims
+        size = info.batch_size
+        moved = z0.expand(size, *z0.shape) if first is None else z0.movedim(first, 0)
+        batched = Batched(f, size, tuple(rest))
+        how = how[0], replace(how[1], start=None)  # has the shape of one call, not of all
+        z = _Equilibrium.apply(batched, how, moved.flatten(0, 1), *theta)
+        return z.reshape(moved.shape), 0
+
+
+def _push_forward(f: Callable[..., Tensor], *at: Tensor) -> Callable[..., Tensor]:
+    """Return the map from tangents to J·tangent, as the transpose of the pull-back.
+
+    Two reverse passes instead of one forward pass, because torch does not nest forward mode.
+    """
+    linearised = torch.func.vjp(f, *at)
+    out, pull = linearised[0], linearised[1]
+    transposed = torch.func.vjp(lambda c: pull(c), torch.zeros_like(out))[1]
+    return lambda *tangents: transposed(tangents)[0]
+
+
+def _refuse_forward_over_forward() -> None:
+    """Raise where torch would silently drop terms (pytorch/pytorch#197867)."""
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    if sum(i.key() == torch._C._functorch.TransformType.Jvp for i in stack) > 1:
+        raise NotImplementedError(
+            "forward mode over forward mode is wrong in torch for custom functions; for second "
+            "derivatives use torch.func.hessian, or jacrev inside or outside."
+        )
+
+
+def _linear(what: str, ift: IFT) -> tuple[Find, IFT]:
+    """Solve a linear equilibrium and differentiate it by the same rule, without the warm start."""
+    find = _ByScaled(ift.solver, ift.tol, ift.max_steps, what)
+    return find, replace(ift, start=None)
+
+
+def _check_theta(f: Cell, theta: Sequence[Any]) -> None:
+    if not callable(f):
+        raise TypeError(f"f must be a function f(z, *theta), got {type(f).__name__}.")
+    for i, t in enumerate(theta):
+        if not isinstance(t, Tensor) or not t.is_floating_point():
+            seen = t.dtype if isinstance(t, Tensor) else type(t).__name__
+            raise TypeError(
+                f"theta[{i}] must be a floating-point tensor, got {seen}; close over constants."
+            )
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value!r}.")

@@ -1,0 +1,162 @@
+r"""Gradients in closed form: one batched adjoint solve, then matrix products.
+
+For a loss :math:`\mathcal L=\tfrac12\|e\|^2`, :math:`e=\hat y-y`, and a dense cell
+:math:`z=\sigma(Wz+q)` the sources give the gradients with Kronecker products of size
+:math:`nm\times nm`. Nothing of the kind is needed. Let :math:`D` hold the slopes
+:math:`\sigma'(Wz_i+q_i)` in its rows. The adjoint states, rows of :math:`V`, solve
+
+.. math:: V=D\circ(\mathbf 1a^\top+VW),\qquad v_i=D_i(I-W^\top D_i)^{-1}a ,
+
+and every gradient is a product of :math:`V`, :math:`Z`, :math:`X` and :math:`e`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from deqbook.activations import Activation
+from deqbook.models.base import EquilibriumModel, Method
+from deqbook.models.dense import MonDEQ, ReLUImplicit, VanillaDEQ
+from deqbook.solvers import Anderson, Injected, NotConverged, Solver, fixed_point
+from deqbook.wellposed import Affine
+
+__all__ = ["Gradient", "adjoint_states", "gradient", "margin"]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The loss, its gradient by parameter name, and the two states to warm-start the next step."""
+
+    loss: float
+    error: Tensor
+    grads: Mapping[str, Tensor]
+    z: Tensor
+    v: Tensor
+
+
+def adjoint_states(
+    W: Tensor,
+    slopes: Tensor,
+    a: Tensor,
+    *,
+    v0: Tensor | None = None,
+    solver: Solver | None = None,
+    tol: float | None = None,
+) -> Tensor:
+    r"""Solve :math:`V=D\circ(\mathbf 1a^\top+VW)` for all samples at once.
+
+    With 0/1 slopes ``solver=None`` first tries the iteration; where W is not a contraction, pass
+    ``Newton()`` or ``Newton("gmres")``, which solve the linear system.
+    """
+    map_ = Injected(lambda v, D: D * (a + v @ W), slopes)
+    start = torch.zeros_like(slopes) if v0 is None else v0
+    try:
+        return fixed_point(
+            map_, start, solver=Anderson() if solver is None else solver, tol=tol, max_steps=1000
+        ).z
+    except NotConverged as error:
+        raise NotConverged(f"the adjoint states: {error}", error.solution) from None
+
+
+def margin(model: ReLUImplicit | VanillaDEQ | MonDEQ, x: Tensor, z: Tensor) -> float:
+    """Return the smallest |pre-activation|: how far the equilibrium is from the nearest kink."""
+    with torch.no_grad():
+        return float(_preactivation(model, x, z)[0].abs().min())
+
+
+def _preactivation(
+    model: ReLUImplicit | VanillaDEQ | MonDEQ, x: Tensor, z: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Activation]:
+    """Return Wz + q, the matrix that multiplies z, the injection and the activation."""
+    shape = model.structure()
+    if not isinstance(shape, Affine):
+        raise _no_closed_form(model)
+    q = model.inject(x)
+    return z @ shape.W.mT + q, shape.W, q, shape.sigma
+
+
+@torch.no_grad()
+def gradient(
+    model: ReLUImplicit | VanillaDEQ | MonDEQ,
+    x: Tensor,
+    y: Tensor,
+    *,
+    z0: Tensor | None = None,
+    v0: Tensor | None = None,
+    solver: Method | None = None,
+    adjoint_solver: Solver | None = None,
+    tol: float | None = None,
+) -> Gradient:
+    r"""Return :math:`\mathcal L=\tfrac12\|\hat y-y\|^2` and its gradient, by the closed forms.
+
+    ``z0`` and ``v0`` warm-start the two solves. Only what the model trains is returned.
+    """
+    if y.shape != x.shape[:1]:
+        raise ValueError(
+            f"y must be ({x.shape[0]},), one label per row of x; got {tuple(y.shape)}."
+        )
+    z = model.solve(x, z0, solver=solver, tol=tol).z
+    pre, W, q, sigma = _preactivation(model, x, z)
+    e = model.readout(z, q) - y
+    if adjoint_solver is None:
+        adjoint_solver = getattr(model.default_adjoint, "solver", None)
+    v = adjoint_states(W, sigma.slope(pre), model.a, v0=v0, solver=adjoint_solver, tol=tol)
+    grads = _assemble(model, x, z, q, v, e)
+    wanted = {k: g for k, g in grads.items() if getattr(model, k).requires_grad}
+    return Gradient(float(0.5 * e.pow(2).sum()), e, wanted, z, v)
+
+
+@singledispatch
+def _assemble(
+    model: EquilibriumModel, x: Tensor, z: Tensor, q: Tensor, v: Tensor, e: Tensor
+) -> dict[str, Tensor]:
+    raise _no_closed_form(model)
+
+
+def _no_closed_form(model: EquilibriumModel) -> TypeError:
+    return TypeError(
+        f"no closed form for {type(model).__name__}; use loss.backward(), which is exact too."
+    )
+
+
+@_assemble.register
+def _(
+    model: ReLUImplicit, x: Tensor, z: Tensor, q: Tensor, v: Tensor, e: Tensor
+) -> dict[str, Tensor]:
+    r"""Gao et al. 2022, Lemma 2.3: the input weights act along two paths, the state and φ."""
+    weighted = e[:, None] * v
+    through = model.phi.slope(x @ model.U.mT) * (weighted + torch.outer(e, model.c))
+    return {
+        "W": model.scale * weighted.mT @ z,
+        "U": through.mT @ x / math.sqrt(model.m),
+        "a": e @ z,
+        "c": e @ q,
+    }
+
+
+@_assemble.register
+def _(
+    model: VanillaDEQ, x: Tensor, z: Tensor, q: Tensor, v: Tensor, e: Tensor
+) -> dict[str, Tensor]:
+    """Ling et al. 2023, Lemma 2, in the order that is right."""
+    weighted = e[:, None] * v
+    return {"W": weighted.mT @ z, "U": weighted.mT @ x, "a": e @ z}
+
+
+@_assemble.register
+def _(model: MonDEQ, x: Tensor, z: Tensor, q: Tensor, v: Tensor, e: Tensor) -> dict[str, Tensor]:
+    r"""Nguyen 2022, Lemma 3.2.3: with Γ the gradient in W, A gets -A(Γ+Γᵀ) and B gets Γ-Γᵀ."""
+    weighted = e[:, None] * v
+    gamma = weighted.mT @ z
+    return {
+        "A": -model.A @ (gamma + gamma.mT),
+        "B": gamma - gamma.mT,
+        "U": weighted.mT @ x,
+        "a": e @ z,
+    }

@@ -1,0 +1,213 @@
+"""The closed-form gradients against autograd, differences and the Kronecker formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from deqbook.implicit import IFT
+from deqbook.linalg import operator_norm
+from deqbook.models import (
+    DeepOptEq,
+    EquilibriumModel,
+    MonDEQ,
+    OptEq,
+    ReLUImplicit,
+    ResidualCell,
+    VanillaDEQ,
+)
+from deqbook.models.closed_form import adjoint_states, gradient, margin
+from deqbook.runtime import generator, normal
+from deqbook.solvers import Anderson, Newton, NotConverged, Picard
+from deqbook.splitting import PeacemanRachford
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tanh_deq() -> VanillaDEQ:
+    base = VanillaDEQ.init(8, 3, seed=1)
+    return VanillaDEQ(*(p.detach() for p in (base.W, base.U, base.a)), sigma="tanh")
+
+
+def skewed() -> MonDEQ:
+    g = generator(3)
+    A, B, U, a = (normal(*s, g=g) for s in ((6, 6), (6, 6), (6, 3), (6,)))
+    return MonDEQ(0.3 * A, 3 * B, U, a, 0.5)
+
+
+MODELS: dict[str, Callable[[], EquilibriumModel]] = {
+    "ReLUImplicit": lambda: ReLUImplicit.init(8, 3, gamma=0.3, seed=1),
+    "implicit only, relu": lambda: ReLUImplicit.init_implicit_only(8, 3, gamma=0.3, seed=1),
+    "implicit only, tanh": lambda: ReLUImplicit.init_implicit_only(
+        8, 3, gamma=0.3, seed=1, phi="tanh"
+    ),
+    "VanillaDEQ, relu": lambda: VanillaDEQ.init(8, 3, seed=1),
+    "VanillaDEQ, tanh": tanh_deq,
+    "MonDEQ": lambda: MonDEQ.init(6, 3, seed=1),
+    "MonDEQ, large skew": skewed,
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def data(n: int = 4) -> tuple[Tensor, Tensor]:
+    g = generator(2)
+    return normal(n, 3, g=g), normal(n, g=g)
+
+
+def error(model: EquilibriumModel, x: Tensor, y: Tensor) -> Tensor:
+    solver = Newton() if isinstance(model, MonDEQ) else Anderson()
+    return 0.5 * (model(x, tol=1e-13, adjoint=IFT(solver, tol=1e-14)) - y).pow(2).sum()
+
+
+@every_model
+def test_closed_form_is_autograd(name: str) -> None:
+    model, (x, y) = MODELS[name](), data()
+    found = gradient(model, x, y, tol=1e-13)
+    loss = error(model, x, y)
+    loss.backward()
+    assert found.loss == pytest.approx(loss.item(), rel=1e-12)
+    assert torch.allclose(found.error, model(x, tol=1e-13).detach() - y, atol=1e-12)
+    expected = {k: p.grad for k, p in model.named_parameters() if p.requires_grad}
+    assert found.grads.keys() == expected.keys()
+    for key, value in expected.items():
+        assert value is not None
+        scale = max(1.0, float(value.abs().max()))
+        assert float((found.grads[key] - value).abs().max()) <= 1e-12 * scale, key
+        assert not found.grads[key].requires_grad
+
+
+@every_model
+def test_closed_form_is_the_slope_of_the_loss(name: str) -> None:
+    model, (x, y) = MODELS[name](), data()
+    z = model.solve(x, tol=1e-12).z
+    assert margin(model, x, z) > 5e-4  # differences below stay on one side of every kink
+    found = gradient(model, x, y, tol=1e-12)
+    g = generator(4)
+    for key, slope in found.grads.items():
+        weight = getattr(model, key)
+        direction = normal(*weight.shape, g=g)
+        ends = []
+        with torch.no_grad():
+            for step in (1e-5, -2e-5):
+                weight += step * direction
+                ends.append(float(0.5 * (model(x, tol=1e-13) - y).pow(2).sum()))
+            weight += 1e-5 * direction
+        along = float((slope * direction).sum())
+        assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(along, rel=1e-6, abs=1e-6), key
+        assert abs(along) > 1e-4
+
+
+def test_only_what_is_trained_is_returned() -> None:
+    x, y = data()
+    for name in ("implicit only, relu", "implicit only, tanh"):
+        assert list(gradient(MODELS[name](), x, y).grads) == ["W"]
+    assert set(gradient(MODELS["ReLUImplicit"](), x, y).grads) == {"W", "U", "a", "c"}
+    frozen = VanillaDEQ.init(8, 3, seed=1)
+    frozen.a.requires_grad_(False)
+    assert set(gradient(frozen, x, y).grads) == {"W", "U"}
+
+
+def test_adjoint_states_solve_the_dense_systems() -> None:
+    """v_i = D_i (I - W'D_i)^{-1} a, one linear system per sample."""
+    g = generator(5)
+    W, a = normal(7, 7, g=g), normal(7, g=g)
+    W = 0.8 * W / operator_norm(W)
+    slopes = (normal(4, 7, g=g) > 0).double()
+    found = adjoint_states(W, slopes, a, tol=1e-13)
+    for v, row in zip(found, slopes):
+        D = torch.diag(row)
+        system = torch.eye(7, dtype=W.dtype) - W.mT @ D
+        assert torch.allclose(v, D @ torch.linalg.solve(system, a), atol=1e-11)
+    stretched = adjoint_states(6 * W, slopes, a, solver=Newton(), tol=1e-11)
+    again = slopes * (a + stretched @ (6 * W))
+    assert torch.allclose(stretched, again, atol=1e-8)
+    with pytest.raises(NotConverged, match="the adjoint states: Picard did not converge"):
+        adjoint_states(6 * W, slopes, a, solver=Picard())
+
+
+class Counting(Picard):
+    calls = 0
+
+    def step(self, *args):
+        type(self).calls += 1
+        return super().step(*args)
+
+
+def test_warm_starts_save_work_and_change_nothing() -> None:
+    model, (x, y) = MODELS["VanillaDEQ, relu"](), data()
+
+    class Forward(Counting):
+        pass
+
+    class Backward(Counting):
+        pass
+
+    options = {"solver": Forward(), "adjoint_solver": Backward(), "tol": 1e-10}
+    cold = gradient(model, x, y, **options)
+    work = Forward.calls, Backward.calls
+    assert min(work) > 5
+    with torch.no_grad():
+        model.W -= 1e-7 * cold.grads["W"]
+    Forward.calls = Backward.calls = 0
+    warm = gradient(model, x, y, z0=cold.z, v0=cold.v, **options)
+    assert 0 < Forward.calls < work[0]
+    assert 0 < Backward.calls < work[1]
+    fresh = gradient(model, x, y, **options)
+    for key, value in fresh.grads.items():
+        assert torch.allclose(warm.grads[key], value, atol=1e-7)
+    Forward.calls = Backward.calls = 0
+    gradient(model, x, y, z0=fresh.z, v0=fresh.v, **options)
+    assert Forward.calls == Backward.calls == 0
+
+
+def test_any_forward_solver_gives_the_same_gradient() -> None:
+    model, (x, y) = MODELS["MonDEQ"](), data()
+    split = gradient(model, x, y, solver=PeacemanRachford(), tol=1e-12)
+    newton = gradient(model, x, y, solver=Newton(), adjoint_solver=Newton(), tol=1e-12)
+    for key, value in split.grads.items():
+        assert torch.allclose(newton.grads[key], value, atol=1e-9)
+
+
+def test_a_failed_adjoint_raises() -> None:
+    model, (x, y) = skewed(), data()
+    with pytest.raises(NotConverged, match=r"the adjoint states: Picard did not.*residual"):
+        gradient(model, x, y, adjoint_solver=Picard())
+
+
+def test_margin_is_the_distance_to_a_kink() -> None:
+    W, a = torch.tensor([[0.5, 0.0], [0.0, 0.0]]).double(), torch.ones(2).double()
+    model = VanillaDEQ(W, torch.tensor([[1.0], [-0.25]]).double(), a)
+    x = torch.ones(1, 1).double()
+    z = model.solve(x, tol=1e-13).z  # (2, 0), from the pre-activations 2 and -1/4
+    assert margin(model, x, z) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        OptEq.init(4, 3, seed=0),
+        DeepOptEq.init_deep(4, 3, widths=[3, 5], seed=0),
+        ResidualCell.init(std=0.01, channels=4, inner=4, groups=2, k=1, seed=0),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_other_models_have_no_closed_form(model: EquilibriumModel) -> None:
+    x = data()[0] if isinstance(model, DeepOptEq) else normal(4, 1, 4, 4, g=generator(0))
+    with pytest.raises(TypeError, match=f"no closed form for {type(model).__name__}; use loss"):
+        gradient(model, x, data()[1])
+
+
+def test_labels_have_one_per_row() -> None:
+    x, y = data()
+    for bad in (y[:, None], y[:3], y.sum()):
+        with pytest.raises(ValueError, match=r"y must be \(4,\), one label per row of x; got"):
+            gradient(MODELS["MonDEQ"](), x, bad)
