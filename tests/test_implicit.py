@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from deqbook.implicit import IFT, JFB, Phantom, Unroll, equilibrium
+from deqbook.implicit import IFT, JFB, Batched, Bound, Phantom, Unroll, equilibrium
 from deqbook.linalg import operator_norm
 from deqbook.models import (
     DeepOptEq,
@@ -24,6 +24,7 @@ from deqbook.models import (
     ResidualCell,
     VanillaDEQ,
 )
+from deqbook.models.base import _rows
 from deqbook.runtime import generator, normal
 from deqbook.solvers import (
     Anderson,
@@ -341,6 +342,21 @@ def test_per_sample_gradients_of_every_model(name: str) -> None:
             assert torch.allclose(mapped[key][1], smaller[key], atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("shape", "outer", "inner"),
+    [((3, 2, 5, 4), 0, 0), ((5, 2, 3, 4), 2, 1), ((5, 3, 4, 2), 1, 2), ((5, 2, 4), None, 1)],
+)
+def test_a_batch_of_batches_is_a_longer_batch(shape, outer: int | None, inner: int) -> None:
+    """Three batches of two batches of five rows, mapped along any axes."""
+    g = generator(7)
+    W, z, q = normal(4, 4, g=g), normal(30, 4, g=g), normal(*shape, g=g)
+    f = Batched(lambda z, q, W: z @ W + q, 2, (inner, None))
+    mapped = Bound(Batched(f, 3, (outer, None)), (q, W))
+    rows = _rows(mapped)
+    assert not isinstance(rows.f, Batched)
+    assert torch.allclose(rows(z), mapped(z), atol=1e-12)
+
+
 # --- the size of a cotangent does not matter -------------------------------------------------
 
 
@@ -562,6 +578,8 @@ def test_a_warm_adjoint_saves_work_and_changes_nothing() -> None:
     pair = torch.stack([x, -x])
     mapped = vmap(grad(lambda W, x: loss(W, U, x, adjoint=warm)), in_dims=(None, 0))(W, pair)
     assert torch.allclose(mapped[1], grad(loss)(W, U, -x), atol=1e-9)
+    outer = grad(lambda W: vmap(lambda x: loss(W, U, x, adjoint=warm))(pair).sum())(W)
+    assert torch.allclose(outer, mapped.sum(0), atol=1e-9)
     with pytest.raises(ValueError, match=r"state's shape \(4, 6\), got \(1, 6\)"):
         grad(lambda W: loss(W, U, x, adjoint=IFT(start=v[:1])))(W)
 

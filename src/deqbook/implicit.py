@@ -158,6 +158,8 @@ def equilibrium(
             z = f(z, *theta)
         return z
     chosen = Anderson() if solver is None else solver
+    if callable(chosen) and tol is not None:
+        raise ValueError("solver is a function: give tol to it, not to equilibrium.")
     find = chosen if callable(chosen) else _By(chosen, tol, max_steps)
     if isinstance(adjoint, IFT):
         return _Equilibrium.apply(f, (find, adjoint), z0, *theta)

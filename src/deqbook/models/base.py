@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -144,7 +144,31 @@ class EquilibriumModel(nn.Module, ABC):
         ``adjoint`` is the model's own exact one by default; ``JFB()``, ``Phantom(…)`` and
         ``Unroll(…)`` are approximations. ``z0`` and ``IFT(start=…)`` are warm starts.
         """
+        return self._state(self._injected(x), z0, solver, adjoint, tol, max_steps)
+
+    def forward(
+        self,
+        x: Tensor,
+        z0: Tensor | None = None,
+        *,
+        solver: Method | None = None,
+        adjoint: Adjoint | None = None,
+        tol: float | None = None,
+        max_steps: int = 2000,
+    ) -> Tensor:
+        """Return the output at the equilibrium; the options are those of ``state``."""
         q = self._injected(x)
+        return self.readout(self._state(q, z0, solver, adjoint, tol, max_steps), q)
+
+    def _state(
+        self,
+        q: Tensor,
+        z0: Tensor | None,
+        solver: Method | None,
+        adjoint: Adjoint | None,
+        tol: float | None,
+        max_steps: int,
+    ) -> Tensor:
         start = self.start(q) if z0 is None else z0
 
         def find(cell: Bound, z: Tensor) -> Solution:
@@ -164,10 +188,6 @@ class EquilibriumModel(nn.Module, ABC):
             solver=find,
             adjoint=self.default_adjoint if adjoint is None else adjoint,
         )
-
-    def forward(self, x: Tensor, z0: Tensor | None = None, **options: Any) -> Tensor:
-        """Return the output at the equilibrium; ``options`` are those of ``state``."""
-        return self.readout(self.state(x, z0, **options), self.inject(x))
 
 
 def _rows(cell: Bound) -> Bound:
