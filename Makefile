@@ -32,6 +32,7 @@ serve: book
 bench: setup
 	@$(PIP) -c constraints.txt -e ".[bench]"
 	@$(PYTHON) benchmarks/solvers.py
+	@$(PYTHON) benchmarks/training_step.py
 
 clean:
 	rm -rf _build book/_static/vendor .pytest_cache .mypy_cache .ruff_cache .hypothesis

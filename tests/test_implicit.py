@@ -426,6 +426,11 @@ def bytes_saved(run: Callable[[], Tensor]) -> int:
     return sum(kept.values())
 
 
+def test_a_tolerance_for_a_solver_that_is_a_function_is_refused() -> None:
+    with pytest.raises(ValueError, match="give tol to it"):
+        solve(*problem(8), solver=lambda f, z: fixed_point(f, z), tol=1e-6)
+
+
 def test_memory_does_not_grow_with_steps_and_does_when_unrolled() -> None:
     W, U, x = leaves(*problem(8, n=16, m=20, d=5))
     taken, saved = [], []
@@ -438,7 +443,7 @@ def test_memory_does_not_grow_with_steps_and_does_when_unrolled() -> None:
             return found
 
         def run(find: Callable[..., Solution] = find) -> Tensor:
-            return solve(W, U, x, solver=find)
+            return solve(W, U, x, solver=find, tol=None)
 
         saved.append(bytes_saved(run))
     assert taken[0] < 30

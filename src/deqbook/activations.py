@@ -32,6 +32,7 @@ class Activation:
     prox: Callable[[Tensor, float], Tensor]
     lipschitz: float = 1.0
     bounded: bool = False
+    slope_at: Callable[[Tensor], Tensor] | None = None  # σ' as a function of the value σ(t)
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return σ(t)."""
@@ -61,10 +62,23 @@ def _tanh_prox(p: Tensor, alpha: float) -> Tensor:
 
 
 relu = Activation(
-    "relu", torch.relu, lambda t: (t > 0).to(t.dtype), lambda p, _alpha: torch.relu(p)
+    "relu",
+    torch.relu,
+    lambda t: (t > 0).to(t.dtype),
+    lambda p, _alpha: torch.relu(p),
+    slope_at=lambda s: (s > 0).to(s.dtype),
 )
-tanh = Activation("tanh", torch.tanh, lambda t: 1 - torch.tanh(t) ** 2, _tanh_prox, bounded=True)
-identity = Activation("identity", lambda t: t, torch.ones_like, lambda p, _alpha: p)
+tanh = Activation(
+    "tanh",
+    torch.tanh,
+    lambda t: 1 - torch.tanh(t) ** 2,
+    _tanh_prox,
+    bounded=True,
+    slope_at=lambda s: 1 - s**2,
+)
+identity = Activation(
+    "identity", lambda t: t, torch.ones_like, lambda p, _alpha: p, slope_at=torch.ones_like
+)
 
 ACTIVATIONS = {a.name: a for a in (relu, tanh, identity)}
 

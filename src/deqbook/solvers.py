@@ -65,7 +65,7 @@ class Solution:
 
     ``residual`` is :math:`\|f(z)-z\|/\max(1,\|f(z)\|)` at the ``z`` returned, ``trace`` its
     history (steps × samples), ``nfe`` the evaluations of ``f`` on the batch (a Jacobian-vector
-    product counts as one).
+    product counts as one). ``image`` is ``f(z)``, where the solver has it.
     """
 
     z: Tensor
@@ -75,6 +75,7 @@ class Solution:
     nfe: int
     trace: Tensor
     method: str = ""
+    image: Tensor | None = None
 
     def __repr__(self) -> str:
         n, ok = len(self.converged), int(self.converged.sum())
@@ -125,7 +126,7 @@ class Picard:
 
     def step(self, f: Map, z: Tensor, fz: Tensor, memory: _Nothing) -> tuple[Tensor, _Nothing, int]:
         """Return the averaged image."""
-        return z + self.damping * (fz - z), memory, 0
+        return fz if self.damping == 1 else torch.lerp(z, fz, self.damping), memory, 0
 
 
 class _AndersonMemory(NamedTuple):
@@ -373,16 +374,15 @@ def fixed_point(
     image = f(z0)
     _check_image(image, z0)
     nfe = 1
-    z, fz = z0.reshape(n, -1).clone(), image.reshape(n, -1)
+    z, fz = z0.reshape(n, -1), image.reshape(n, -1)
     memory: Any = solver.start(z)
     eps = torch.finfo(z.dtype).eps
-    ceiling = torch.maximum(
-        math.sqrt(tol) * (fz - z).norm(dim=1), tol * fz.norm(dim=1).clamp(min=1.0)
-    )
+    ceiling: Tensor | None = None
 
-    # Full-size results. The working arrays (z, fz, active, …) may shrink to unfinished samples;
-    # ``where`` says which samples they hold. Bookkeeping happens only when a sample ends.
-    final, residual = z.clone(), z.new_full((n,), math.inf)
+    # The working arrays (z, fz, active, …) may shrink to unfinished samples; ``where`` says which
+    # samples they hold. A finished sample stays as it is, and is put aside only when they shrink.
+    aside: tuple[Tensor, Tensor] | None = None
+    residual = z.new_full((n,), math.inf)
     converged = torch.zeros(n, dtype=torch.bool, device=z.device)
     steps = torch.zeros(n, dtype=torch.long, device=z.device)
     where = torch.arange(n, device=z.device)
@@ -392,6 +392,8 @@ def fixed_point(
     for k in range(max_steps + 1):
         r, size = (fz - z).norm(dim=1), fz.norm(dim=1)
         relative = r / size.clamp(min=1.0)
+        if ceiling is None:
+            ceiling = torch.maximum(math.sqrt(tol) * r, tol * size.clamp(min=1.0))
         accept = (relative <= tol) & (r + eps * size <= ceiling)
         going = active & ~accept & torch.isfinite(relative)
         alive = going.cpu()  # the one host synchronisation of the iteration
@@ -404,13 +406,16 @@ def fixed_point(
             ended = active if last else active & ~going
             index = where[ended]
             converged[index], residual[index] = accept[ended], relative[ended]
-            final[index], steps[index] = z[ended], k
+            steps[index] = k
             active, unfinished = going, int(alive.sum())
         if last:
             break
         if hasattr(f, "rows") and 2 * unfinished <= len(alive):
             keep = alive.nonzero()[:, 0].to(z.device)
             f = f.rows(keep)
+            if aside is None:
+                aside = z.new_empty(n, z.shape[1]), z.new_empty(n, z.shape[1])
+            aside[0][where], aside[1][where] = z, fz
             z, fz, where, active = z[keep], fz[keep], where[keep], active[keep]
             ceiling = ceiling[keep]
             memory = type(memory)(*(p[keep] if isinstance(p, Tensor) else p for p in memory))
@@ -419,15 +424,21 @@ def fixed_point(
         fz = flat(f)(z)
         nfe += 1 + calls
 
+    if aside is not None:
+        aside[0][where], aside[1][where] = z, fz
+        z, fz = aside
+    elif nfe == 1:
+        z = z.clone()  # never hand out the caller's own start
     residual = torch.where(torch.isfinite(residual), residual, math.inf)
     found = Solution(
-        final.reshape(shape),
+        z.reshape(shape),
         converged,
         residual,
         steps,
         nfe,
         torch.nan_to_num(torch.stack(trace), nan=math.inf, posinf=math.inf),
         type(solver).__name__,
+        fz.reshape(shape),
     )
     if throw and not bool(converged.all()):
         raise NotConverged(_explain(found, tol, max_steps), found)
@@ -461,6 +472,11 @@ def _explain(found: Solution, tol: float, max_steps: int) -> str:
     )
 
 
+def _all_finite(t: Tensor) -> bool:
+    """One pass over the data where all is well: a sum is finite only if every entry is."""
+    return math.isfinite(float(t.sum())) or bool(torch.isfinite(t).all())
+
+
 def _in_range(name: str, value: float, low: float, high: float) -> None:
     if not low < value <= high:
         raise ValueError(f"{name} must be in ({low:g}, {high:g}], got {value!r}.")
@@ -475,7 +491,7 @@ def _check_start(z0: Tensor, max_steps: int) -> None:
             f"z0 must be (n, …) with one row per sample, got shape {tuple(z0.shape)}; "
             "for a single state pass z0[None]."
         )
-    if not bool(torch.isfinite(z0).all()):
+    if not _all_finite(z0):
         raise ValueError("z0 has NaN or infinite entries; start from zeros or a finite state.")
     if max_steps < 1:
         raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
@@ -502,7 +518,7 @@ def _check_image(image: Tensor, z0: Tensor) -> None:
             f"the map must keep the dtype: f(z0) has {image.dtype}, z0 has {z0.dtype}; "
             "convert the weights, the input or z0."
         )
-    if not bool(torch.isfinite(image).all()):
+    if not _all_finite(image):
         raise ValueError(
             "f(z0) has NaN or infinite entries: a weight or an input is NaN or infinite."
         )

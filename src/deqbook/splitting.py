@@ -248,7 +248,7 @@ def split(
     residual = (image - z).norm(dim=1) / image.norm(dim=1).clamp(min=1.0)
     done = found.converged & (residual <= tol)
     name = type(method).__name__
-    found = replace(found, z=z, residual=residual, converged=done, method=name)
+    found = replace(found, z=z, residual=residual, converged=done, method=name, image=image)
     if throw and not bool(done.all()):
         raise NotConverged(
             f"{name} with alpha={alpha:.3g} (mu={mu:.3g}, L={L:.3g}) left residual "

@@ -54,8 +54,8 @@ def adjoint_states(
     With 0/1 slopes ``solver=None`` first tries the iteration; where W is not a contraction, pass
     ``Newton()`` or ``Newton("gmres")``, which solve the linear system.
     """
-    map_ = Injected(lambda v, D: D * (a + v @ W), slopes)
-    start = torch.zeros_like(slopes) if v0 is None else v0
+    map_ = Injected(lambda v, D: D * torch.addmm(a, v, W), slopes)
+    start = slopes * a if v0 is None else v0
     try:
         return fixed_point(
             map_, start, solver=Anderson() if solver is None else solver, tol=tol, max_steps=1000
@@ -101,12 +101,21 @@ def gradient(
         raise ValueError(
             f"y must be ({x.shape[0]},), one label per row of x; got {tuple(y.shape)}."
         )
-    z = model.solve(x, z0, solver=solver, tol=tol).z
-    pre, W, q, sigma = _preactivation(model, x, z)
+    shape = model.structure()
+    if not isinstance(shape, Affine):
+        raise _no_closed_form(model)
+    q = model._injected(x)
+    found = model._find(q, z0, solver, tol, 2000, throw=True)
+    if found.image is not None and shape.sigma.slope_at is not None:
+        # One more application of the cell is already there, and it tells the slopes.
+        z, slopes = found.image, shape.sigma.slope_at(found.image)
+    else:
+        z = found.z
+        slopes = shape.sigma.slope(z @ shape.W.mT + q)
     e = model.readout(z, q) - y
     if adjoint_solver is None:
         adjoint_solver = getattr(model.default_adjoint, "solver", None)
-    v = adjoint_states(W, sigma.slope(pre), model.a, v0=v0, solver=adjoint_solver, tol=tol)
+    v = adjoint_states(shape.W, slopes, model.a, v0=v0, solver=adjoint_solver, tol=tol)
     grads = _assemble(model, x, z, q, v, e)
     wanted = {k: g for k, g in grads.items() if getattr(model, k).requires_grad}
     return Gradient(float(0.5 * e.pow(2).sum()), e, wanted, z, v)
@@ -130,11 +139,13 @@ def _(
     model: ReLUImplicit, x: Tensor, z: Tensor, q: Tensor, v: Tensor, e: Tensor
 ) -> dict[str, Tensor]:
     r"""Gao et al. 2022, Lemma 2.3: the input weights act along two paths, the state and φ."""
-    weighted = e[:, None] * v
-    through = model.phi.slope(x @ model.U.mT) * (weighted + torch.outer(e, model.c))
+    root = math.sqrt(model.m)
+    slope_at = model.phi.slope_at
+    slopes = model.phi.slope(x @ model.U.mT) if slope_at is None else slope_at(root * q)
+    through = (v + model.c) * (e / root)[:, None] * slopes
     return {
-        "W": model.scale * weighted.mT @ z,
-        "U": through.mT @ x / math.sqrt(model.m),
+        "W": (v * (model.scale * e)[:, None]).mT @ z,
+        "U": through.mT @ x,
         "a": e @ z,
         "c": e @ q,
     }
