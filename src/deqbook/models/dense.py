@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
@@ -104,7 +105,42 @@ class ReLUImplicit(EquilibriumModel):
         return Affine(self.scale * self.W.detach(), relu, lambda: operator_norm(U) / root)
 
 
-class VanillaDEQ(EquilibriumModel):
+class _PlainCell(EquilibriumModel):
+    r"""What :math:`z=\sigma(Wz+Ux)`, output :math:`a^\top z`, shares however W is made."""
+
+    d: int
+    sigma: Activation
+    U: nn.Parameter
+    a: nn.Parameter
+
+    @abstractmethod
+    def matrix(self) -> Tensor:
+        """Return W."""
+
+    def inject(self, x: Tensor) -> Tensor:
+        """Return Ux."""
+        return check_input(x, self.d) @ self.U.mT
+
+    def weights(self) -> tuple[Tensor, ...]:
+        """The cell depends on W."""
+        return (self.matrix(),)
+
+    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
+        """Return σ(Wz + q)."""
+        (W,) = weights
+        return self.sigma(torch.addmm(q, z, W.mT))
+
+    def readout(self, z: Tensor, q: Tensor) -> Tensor:
+        """Return a·z."""
+        return z @ self.a
+
+    def structure(self) -> Affine:
+        """An affine cell with matrix W."""
+        U = self.U.detach()
+        return Affine(self.matrix().detach(), self.sigma, lambda: operator_norm(U))
+
+
+class VanillaDEQ(_PlainCell):
     r"""The DEQ of ling2023: :math:`z=\sigma(Wz+Ux)`, output :math:`a^\top z`."""
 
     def __init__(self, W: Tensor, U: Tensor, a: Tensor, *, sigma: str | Activation = relu):
@@ -132,27 +168,9 @@ class VanillaDEQ(EquilibriumModel):
         U = normal(m, d, g=g, dtype=dtype) * math.sqrt(2 / d)
         return cls(W, U, normal(m, g=g, dtype=dtype) / math.sqrt(m))
 
-    def inject(self, x: Tensor) -> Tensor:
-        """Return Ux."""
-        return check_input(x, self.d) @ self.U.mT
-
-    def weights(self) -> tuple[Tensor, ...]:
-        """The cell depends on W."""
-        return (self.W,)
-
-    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
-        """Return σ(Wz + q)."""
-        (W,) = weights
-        return self.sigma(torch.addmm(q, z, W.mT))
-
-    def readout(self, z: Tensor, q: Tensor) -> Tensor:
-        """Return a·z."""
-        return z @ self.a
-
-    def structure(self) -> Affine:
-        """An affine cell with matrix W."""
-        U = self.U.detach()
-        return Affine(self.W.detach(), self.sigma, lambda: operator_norm(U))
+    def matrix(self) -> Tensor:
+        """Return W."""
+        return self.W
 
 
 def monotone_parameters(W: Tensor, mu: float) -> tuple[Tensor, Tensor]:
@@ -171,7 +189,7 @@ def monotone_parameters(W: Tensor, mu: float) -> tuple[Tensor, Tensor]:
     return (vectors * values.clamp(min=0).sqrt()) @ vectors.mT, W / 2
 
 
-class MonDEQ(EquilibriumModel):
+class MonDEQ(_PlainCell):
     r"""Monotone DEQ (nguyen2022, Definition 3.2.1).
 
     :math:`z=\sigma(Wz+Ux)`, output :math:`a^\top z`, with
@@ -218,24 +236,6 @@ class MonDEQ(EquilibriumModel):
         eye = torch.eye(self.m, dtype=self.A.dtype, device=self.A.device)
         return (1 - self.mu) * eye - self.A.mT @ self.A + self.B - self.B.mT
 
-    def inject(self, x: Tensor) -> Tensor:
-        """Return Ux."""
-        return check_input(x, self.d) @ self.U.mT
-
-    def weights(self) -> tuple[Tensor, ...]:
-        """The cell depends on W, assembled from A and B."""
-        return (self.W,)
-
-    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
-        """Return σ(Wz + q)."""
-        (W,) = weights
-        return self.sigma(torch.addmm(q, z, W.mT))
-
-    def readout(self, z: Tensor, q: Tensor) -> Tensor:
-        """Return a·z."""
-        return z @ self.a
-
-    def structure(self) -> Affine:
-        """An affine cell with the assembled W."""
-        U = self.U.detach()
-        return Affine(self.W.detach(), self.sigma, lambda: operator_norm(U))
+    def matrix(self) -> Tensor:
+        """Return the assembled W."""
+        return self.W
