@@ -211,3 +211,15 @@ def test_labels_have_one_per_row() -> None:
     for bad in (y[:, None], y[:3], y.sum()):
         with pytest.raises(ValueError, match=r"y must be \(4,\), one label per row of x; got"):
             gradient(MODELS["MonDEQ"](), x, bad)
+
+
+def test_adjoint_states_with_one_read_out_per_sample() -> None:
+    g = generator(4)
+    W = normal(30, 30, g=g)
+    W = 0.8 * W / operator_norm(W)
+    slopes = (normal(40, 30, g=g) > 0).double()
+    a = normal(40, 30, g=g)
+    found = adjoint_states(W, slopes, a, tol=1e-13)
+    for row, D, read in zip(found, slopes, a):
+        dense = D * torch.linalg.solve(torch.eye(30, dtype=torch.float64) - W.mT * D, read)
+        assert torch.allclose(row, dense, atol=1e-11)

@@ -146,10 +146,11 @@ def equilibrium(
 ) -> Tensor:
     """Return the solution of ``z = f(z, *theta)``, differentiable in ``theta``.
 
-    Rows of ``z0`` are samples. Everything that needs a gradient must be passed in ``theta``: a
-    tensor that ``f`` closes over is a constant. ``solver`` is one of :mod:`deqbook.solvers`, or any
-    callable ``(map, z0) -> Solution``. Works under ``torch.func.grad``, ``jacrev``, ``jacfwd``,
-    ``hessian`` and ``vmap``, but not under two nested forward modes, which raise.
+    Rows of ``z0`` are samples. Everything that needs a gradient must be passed in ``theta``: under
+    ``IFT`` a tensor that ``f`` closes over is a constant. ``solver`` is one of
+    :mod:`deqbook.solvers`, or any callable ``(map, z0) -> Solution``. Works under
+    ``torch.func.grad``, ``jacrev``, ``jacfwd``, ``hessian`` and ``vmap``, but not under two nested
+    forward modes, which raise.
     """
     _check_theta(f, theta)
     if isinstance(adjoint, Unroll):

@@ -23,7 +23,7 @@ from torch import Tensor
 from deqbook.activations import Activation
 from deqbook.models.base import EquilibriumModel, Method
 from deqbook.models.dense import MonDEQ, ReLUImplicit, VanillaDEQ
-from deqbook.solvers import Anderson, Injected, NotConverged, Solver, fixed_point
+from deqbook.solvers import Anderson, NotConverged, Solver, fixed_point
 from deqbook.wellposed import Affine
 
 __all__ = ["Gradient", "adjoint_states", "gradient", "margin"]
@@ -40,6 +40,22 @@ class Gradient:
     v: Tensor
 
 
+@dataclass(frozen=True)
+class _AdjointCell:
+    """The map v ↦ D ∘ (a + vW), able to drop finished samples; ``a`` may have a row per sample."""
+
+    W: Tensor
+    slopes: Tensor
+    a: Tensor
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return self.slopes * torch.addmm(self.a, v, self.W)
+
+    def rows(self, index: Tensor) -> _AdjointCell:
+        a = self.a[index] if self.a.ndim == 2 else self.a
+        return _AdjointCell(self.W, self.slopes[index], a)
+
+
 def adjoint_states(
     W: Tensor,
     slopes: Tensor,
@@ -54,7 +70,7 @@ def adjoint_states(
     With 0/1 slopes ``solver=None`` first tries the iteration; where W is not a contraction, pass
     ``Newton()`` or ``Newton("gmres")``, which solve the linear system.
     """
-    map_ = Injected(lambda v, D: D * torch.addmm(a, v, W), slopes)
+    map_ = _AdjointCell(W, slopes, a)
     start = slopes * a if v0 is None else v0
     try:
         return fixed_point(
