@@ -32,6 +32,7 @@ from deqbook.viz import (
     look,
     reference_slope,
     residual_plot,
+    scientific,
     slider,
     style,
     use_style,
@@ -491,3 +492,11 @@ def test_glue_names_must_fit_a_role(name: str) -> None:
 def test_glue_in_a_plain_script_does_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     glue("rate", 0.5)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(4.2e-5, 0, "4·10⁻⁵"), (1e6, 0, "10⁶"), (0.99e-3, 0, "10⁻³"), (1.26e12, 1, "1.3·10¹²")],
+)
+def test_scientific_is_written_as_in_prose(value: float, digits: int, text: str) -> None:
+    assert scientific(value, digits) == text

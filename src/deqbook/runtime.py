@@ -6,10 +6,12 @@ is the same with and without a GPU.
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 
-__all__ = ["device", "generator", "normal", "signs", "sphere"]
+__all__ = ["device", "generator", "normal", "progress", "signs", "sphere"]
 
 
 def device() -> torch.device:
@@ -38,3 +40,9 @@ def sphere(
     """Draw ``n`` points uniformly on the sphere of the given radius in R^d, as rows."""
     x = normal(n, d, g=generator(seed), dtype=dtype)
     return radius * x / x.norm(dim=1, keepdim=True)
+
+
+def progress(text: str) -> None:
+    """Show a transient line on a terminal (an empty one clears it); say nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -7,7 +7,6 @@ import importlib
 import math
 import os
 import pkgutil
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -416,9 +415,3 @@ def _job(claim_id: str, seed: int) -> Evidence:
     """Run one check in a worker, on one thread: the workers are the parallelism."""
     torch.set_num_threads(1)
     return check(claim_id, seed=seed)
-
-
-def progress(text: str) -> None:
-    """Show a transient line on a terminal; say nothing elsewhere."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -39,7 +39,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit status."""
     # Imported here so that `deqbook --help` does not wait for torch.
-    from deqbook.claims.registry import load_chapters, progress, verify
+    from deqbook.claims.registry import load_chapters, verify
+    from deqbook.runtime import progress
 
     registry = load_chapters()
     try:

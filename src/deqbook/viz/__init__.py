@@ -4,7 +4,7 @@
 ``style`` draws, ``slider`` lets a reader move one parameter, ``gluing`` hands values to prose.
 """
 
-from deqbook.viz.gluing import glue
+from deqbook.viz.gluing import glue, scientific
 from deqbook.viz.slider import StaticSlider, explore
 from deqbook.viz.style import (
     FIGSIZE,
@@ -28,5 +28,6 @@ __all__ = [
     "look",
     "reference_slope",
     "residual_plot",
+    "scientific",
     "use_style",
 ]

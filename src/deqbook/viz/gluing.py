@@ -40,6 +40,13 @@ def glue(name: str, value: Any, *, display: bool | None = None) -> None:
         plt.close(value)
 
 
+def scientific(value: float, digits: int = 0) -> str:
+    """Return a number as prose writes it: ``scientific(4.2e-5)`` is ``4·10⁻⁵``."""
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
+    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if mantissa == "1" else f"{mantissa}·10{raised}"
+
+
 def publish(name: str, data: dict[str, Any], metadata: dict[str, Any], *, prefix: str) -> None:
     """Send one output with the metadata by which myst-nb finds it again."""
     from IPython.display import publish_display_data

@@ -1,0 +1,96 @@
+"""What a theorem asks for, with both sides in numbers."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Condition", "Conditions"]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """An inequality ``have ≥ need`` that a theorem asks for at the start of training.
+
+    ``formula`` is how the book writes it, for tables and messages.
+    """
+
+    name: str
+    formula: str
+    have: float
+    need: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is enough; NaN never is."""
+        return self.have >= self.need
+
+    @property
+    def ratio(self) -> float:
+        """How many times more is needed than there is: at most 1 when the condition holds."""
+        if self.holds and self.need <= 0:
+            return 0.0
+        if not (self.need > 0 and self.have > 0):  # nothing to divide by, or a NaN
+            return math.inf
+        return 1.0 if self.have == self.need else self.need / self.have
+
+    def __str__(self) -> str:
+        sign = "≥" if self.holds else "<"
+        return f"{self.name}: {self.have:.4g} {sign} {self.need:.4g} (need/have {self.ratio:.3g})"
+
+
+@dataclass(frozen=True, repr=False)
+class Conditions:
+    """All the conditions of one theorem on one network and data set, and what it promises.
+
+    ``rate`` is the promised rate of the loss: per unit of time for a flow, per unit of
+    step·iterations for descent; ``step`` the largest step the theorem admits (infinite for a
+    flow). ``constants`` are the numbers they are made of.
+    """
+
+    source: str
+    conditions: tuple[Condition, ...]
+    rate: float
+    step: float = math.inf
+    constants: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every condition holds."""
+        return all(c.holds for c in self.conditions)
+
+    @property
+    def worst(self) -> Condition:
+        """The condition that is furthest from holding."""
+        return max(self.conditions, key=lambda c: c.ratio)
+
+    def __getitem__(self, name: str) -> Condition:
+        for c in self.conditions:
+            if c.name == name:
+                return c
+        raise KeyError(f"no condition {name!r}; there are {[c.name for c in self.conditions]}.")
+
+    def __str__(self) -> str:
+        head = f"{self.source}: {'all conditions hold' if self.holds else 'not satisfied'}"
+        step = "" if math.isinf(self.step) else f", step at most {self.step:.4g}"
+        lines = [f"{head}; promised rate {self.rate:.4g}{step}"]
+        return "\n".join(lines + [f"  {c}" for c in self.conditions])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(c.name)}</td><td>{html.escape(c.formula)}</td>"
+            f"<td>{c.have:.4g}</td><td>{c.need:.4g}</td><td>{c.ratio:.3g}</td>"
+            f"<td>{'holds' if c.holds else 'fails'}</td></tr>"
+            for c in self.conditions
+        )
+        step = "" if math.isinf(self.step) else f", step at most {self.step:.4g}"
+        return (
+            f'<div class="deq-evidence"><p><b>{html.escape(self.source)}</b>: promised rate '
+            f"{self.rate:.4g}{step}</p><table><thead><tr><th>condition</th><th>formula</th>"
+            "<th>have</th><th>need</th><th>need ÷ have</th><th></th></tr></thead>"
+            f"<tbody>{rows}</tbody></table></div>"
+        )

@@ -1,0 +1,292 @@
+r"""When training a ReLU implicit network converges linearly (gao2022, gao2023).
+
+The network is :math:`\phi=m^{-1/2}\sigma(Ux)`, :math:`z=\sigma(\tilde\gamma Wz+\phi)`,
+:math:`\hat y=a^\top z+c^\top\phi`, with inputs of length at most 1. All bounds start from
+
+.. math:: \omega=m^{-1/2}\max(\|W(0)\|,\|U(0)\|),\quad\lambda_0\le\tfrac43\lambda_{\min}(G(0)),
+          \quad G=\Phi\Phi^\top,\quad\|e(0)\|=\|\hat y(0)-y\|.
+
+While the norms have at most doubled, :math:`\|\phi_i\|\le2\omega`, :math:`\|z_i\|\le4\omega` and
+:math:`\|v_i\|\le2\|a\|\le4\sqrt m`, which bounds every gradient by a multiple of :math:`\|e\|`.
+The constants here are derived in the book; those of the sources cannot be used as printed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deqbook.bounds.conditions import Condition, Conditions
+from deqbook.kernels import gram_parts
+from deqbook.linalg import operator_norm
+from deqbook.models import ReLUImplicit
+from deqbook.models.closed_form import margin
+
+__all__ = [
+    "Start",
+    "descent_conditions",
+    "feature_gram",
+    "flow_conditions",
+    "implicit_only_conditions",
+    "lemma34_radius",
+    "printed_width_range",
+    "start",
+]
+
+
+@torch.no_grad()
+def feature_gram(model: ReLUImplicit, X: Tensor) -> Tensor:
+    r"""Return :math:`G=\Phi\Phi^\top=\frac1m\sigma(XU^\top)\sigma(XU^\top)^\top`."""
+    phi = model.inject(X)
+    return phi @ phi.mT
+
+
+@dataclass(frozen=True)
+class Start:
+    r"""The numbers at initialisation that the theorems are made of.
+
+    ``gram`` is :math:`\lambda_{\min}(G(0))`, ``error`` is :math:`\|e(0)\|`, ``readout`` the larger
+    of :math:`\|a(0)\|,\|c(0)\|`, ``x`` the norm :math:`\|X\|`, ``row`` the longest input.
+    ``margin`` is the distance that W and U may both move before a unit can change side,
+    :math:`\min\{\min|Ux_i|,\ \tfrac38\sqrt m\,\min|\tilde\gamma Wz_i+\phi_i|\}`.
+    """
+
+    n: int
+    m: int
+    gamma: float
+    omega: float
+    lambda0: float
+    gram: float
+    error: float
+    readout: float
+    x: float
+    row: float
+    margin: float
+
+    @property
+    def gradients(self) -> dict[str, float]:
+        r"""Return :math:`\beta` with :math:`\|\nabla\mathcal L\|_F\le\beta\|e\|`, norms doubled.
+
+        :math:`4\sqrt n,\ 6\sqrt n,\ 4\omega\sqrt n,\ 2\omega\sqrt n` for W, U, a, c.
+        """
+        root = math.sqrt(self.n)
+        return {
+            "W": 4 * root,
+            "U": 6 * root,
+            "a": 4 * self.omega * root,
+            "c": 2 * self.omega * root,
+        }
+
+    @property
+    def smoothness(self) -> float:
+        r"""Bound :math:`\lambda_{\max}(H)\le(20\omega^2+52)n`: the squares of the gradients."""
+        return sum(beta**2 for beta in self.gradients.values())
+
+    @property
+    def flow_displacements(self) -> dict[str, float]:
+        r"""Bound the whole way under gradient flow, :math:`\frac2{\lambda_0}\beta\|e(0)\|`."""
+        return self._displacements(2.0)
+
+    @property
+    def descent_displacements(self) -> dict[str, float]:
+        r"""Bound the whole way under descent, :math:`\frac8{3\lambda_0}\beta\|e(0)\|`."""
+        return self._displacements(8 / 3)
+
+    def _displacements(self, factor: float) -> dict[str, float]:
+        scale = _over(factor * self.error, self.lambda0)
+        return {name: scale * beta for name, beta in self.gradients.items()}
+
+    @property
+    def remainder(self) -> float:
+        r"""Return k with :math:`\|\hat y^+-\hat y+\eta He\|\le k\,\eta^2\|e\|^2` if no unit flips.
+
+        :math:`k=(92\omega+80/\omega)\,n^{3/2}/\sqrt m`.
+        """
+        return (92 * self.omega + 80 / self.omega) * self.n**1.5 / math.sqrt(self.m)
+
+
+def _over(a: float, b: float) -> float:
+    """Return a/b, infinite when b vanishes."""
+    return a / b if b > 0 else math.inf
+
+
+def _omega(model: ReLUImplicit) -> float:
+    W, U = model.W.detach(), model.U.detach()
+    return max(operator_norm(W), operator_norm(U)) / math.sqrt(model.m)
+
+
+@torch.no_grad()
+def start(
+    model: ReLUImplicit, X: Tensor, y: Tensor, *, lambda0: float | None = None, tol: float = 1e-13
+) -> Start:
+    r"""Measure the network at its start; ``lambda0`` is :math:`\frac43\lambda_{\min}(G(0))`.
+
+    Another choice, such as :math:`\lambda_{\min}(G^\infty)`, may be passed.
+    """
+    gram = float(torch.linalg.eigvalsh(feature_gram(model, X))[0])
+    z, q = model.solve(X, tol=tol).z, model.inject(X)
+    near = min(float((X @ model.U.mT).abs().min()), 3 / 8 * model.m**0.5 * margin(model, X, z))
+    return Start(
+        n=X.shape[0],
+        m=model.m,
+        gamma=model.gamma,
+        omega=_omega(model),
+        lambda0=4 / 3 * gram if lambda0 is None else lambda0,
+        gram=gram,
+        error=float((model.readout(z, q) - y).norm()),
+        readout=max(float(model.a.norm()), float(model.c.norm())),
+        x=operator_norm(X),
+        row=float(X.norm(dim=1).max()),
+        margin=near,
+    )
+
+
+def lemma34_radius(
+    model: ReLUImplicit, X: Tensor, *, lambda0: float | None = None, norm: str = "operator"
+) -> float:
+    r"""Return how far U may move while :math:`\|G-G(0)\|\le\lambda_0/4` (gao2022.lemma3.4).
+
+    ``norm`` says how the move is measured: ``"operator"``
+    :math:`\frac{\sqrt m\lambda_0}{12\,\omega\|X\|_F^2}`, ``"frobenius"``
+    :math:`\frac{\sqrt m\lambda_0}{12\,\omega\|X\|_F\|X\|}`; ``"printed"`` is the source's
+    :math:`\frac{\sqrt m\lambda_0}{16\,\omega\|X\|^2}` for the operator norm, with which the lemma
+    is false. Here :math:`\omega\sqrt m=\|U(0)\|`.
+    """
+    if lambda0 is None:
+        lambda0 = 4 / 3 * float(torch.linalg.eigvalsh(feature_gram(model, X))[0])
+    full, x = float(X.norm()), operator_norm(X)
+    sizes = {"operator": 12 * full**2, "frobenius": 12 * full * x, "printed": 16 * x**2}
+    if norm not in sizes:
+        raise ValueError(f"norm must be one of {sorted(sizes)}, got {norm!r}.")
+    omega = operator_norm(model.U.detach()) / math.sqrt(model.m)
+    return math.sqrt(model.m) * lambda0 / (omega * sizes[norm])
+
+
+def _initial(s: Start) -> tuple[Condition, ...]:
+    """Return what both theorems ask for."""
+    root = math.sqrt(s.m)
+    width = 192 * s.omega * s.n**1.5 * _over(s.error, s.lambda0**2)
+    return (
+        Condition("inputs", "1 ≥ max‖xᵢ‖", 1 + 1e-12, s.row),
+        Condition("read-outs", "√m ≥ ‖a(0)‖, ‖c(0)‖", root * (1 + 1e-12), s.readout),
+        Condition("scale", "1/(4ω) ≥ γ", 1 / (4 * s.omega), s.gamma),
+        Condition("gram", "λ_min(G(0)) ≥ ¾λ₀", s.gram * (1 + 1e-12), 0.75 * s.lambda0),
+        Condition("eigenvalue", "1 ≥ λ₀ > 0", 1.0 if s.lambda0 > 0 else -1.0, max(s.lambda0, 0.0)),
+        Condition("width", "√m ≥ 192 ω n^{3/2} ‖e(0)‖ / λ₀²", root, width),
+    )
+
+
+def _constants(s: Start) -> dict[str, float]:
+    width = _over(s.omega * s.error, s.lambda0**2)
+    return {
+        "omega": s.omega,
+        "lambda0": s.lambda0,
+        "error": s.error,
+        "margin": s.margin,
+        "m needed": (192 * s.n**1.5 * width) ** 2,
+        "m needed, by ‖X‖": (144 * math.sqrt(s.n) * s.x**2 * width) ** 2,
+    }
+
+
+def flow_conditions(
+    model: ReLUImplicit, X: Tensor, y: Tensor, *, lambda0: float | None = None
+) -> Conditions:
+    r"""Return the conditions of gao2022, Theorem 3.1, repaired, for gradient flow.
+
+    Then :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`,
+    :math:`\lambda_{\min}(G(t))\ge\lambda_0/2`, :math:`\|W\|,\|U\|\le2\omega\sqrt m`,
+    :math:`\|a\|,\|c\|\le2\sqrt m`, and the weights stay within
+    ``start(…).flow_displacements``. The constant "m needed, by ‖X‖" is the sharper width
+    :math:`\sqrt m\ge144\,\omega\sqrt n\,\|X\|^2\|e(0)\|/\lambda_0^2`.
+    """
+    s = start(model, X, y, lambda0=lambda0)
+    way = {f"way of {k}": v for k, v in s.flow_displacements.items()}
+    return Conditions("gao2022, Theorem 3.1", _initial(s), s.lambda0, constants=_constants(s) | way)
+
+
+def descent_conditions(
+    model: ReLUImplicit, X: Tensor, y: Tensor, *, lambda0: float | None = None
+) -> Conditions:
+    r"""Return the conditions of a provable form of gao2022, Theorem 3.2, for gradient descent.
+
+    Those of the flow; the step :math:`\eta\le1/((20\omega^2+52)n)`; and that no unit can change
+    side, :math:`\frac{16\sqrt n}{\lambda_0}\|e(0)\|<\text{margin}`. Then
+    :math:`\|e(k)\|^2\le(1-\eta\lambda_0/2)^k\|e(0)\|^2`. The last condition replaces a step of the
+    source's proof that fails; it is about small errors, not about large widths.
+    """
+    s = start(model, X, y, lambda0=lambda0)
+    way = s.descent_displacements
+    asked = (*_initial(s), Condition("margin", "margin ≥ 16√n‖e(0)‖/λ₀", s.margin, way["U"]))
+    known = _constants(s) | {f"way of {k}": v for k, v in way.items()}
+    known |= {"remainder": s.remainder}
+    return Conditions("gao2022, Theorem 3.2", asked, s.lambda0 / 2, 1 / s.smoothness, known)
+
+
+def printed_width_range(
+    model: ReLUImplicit, X: Tensor, y: Tensor, *, lambda0: float | None = None
+) -> tuple[float, float]:
+    r"""Return the least and the largest width that the printed proof of gao2022, Lemma 3.5 needs.
+
+    :math:`m\ge2048\,\omega^2n\|X\|^2\|e(0)\|^2/\lambda_0^3` keeps U near its start;
+    :math:`m\le64\,\omega^2n\|e(0)\|^2/\lambda_0^2` makes the bound on :math:`\|a\|` true at
+    :math:`t=0`. The first exceeds the second by the factor :math:`32\|X\|^2/\lambda_0`.
+    """
+    s = start(model, X, y, lambda0=lambda0)
+    common = s.omega**2 * s.n * s.error**2
+    return _over(2048 * common * s.x**2, s.lambda0**3), _over(64 * common, s.lambda0**2)
+
+
+@torch.no_grad()
+def implicit_only_conditions(
+    model: ReLUImplicit,
+    X: Tensor,
+    y: Tensor,
+    *,
+    room: float = 0.1,
+    lambda0: float | None = None,
+    tol: float = 1e-13,
+) -> Conditions:
+    r"""Return conditions under which gao2023, Theorem 3.1 is proved: W trained, no unit flips.
+
+    With :math:`\rho_0=\tilde\gamma\|W(0)\|`, :math:`\rho=\rho_0+\mathrm{room}(1-\rho_0)`,
+    :math:`\lambda_0=\lambda_{\min}(H(0))` and
+    :math:`r=\frac{2\tilde\gamma\|a\|\|\Phi\|_F\|e(0)\|}{\lambda_0(1-\rho)^2}`:
+    :math:`\rho_0+\tilde\gamma r\le\rho<1`;
+    :math:`2\tilde\gamma^2r\|a\|\|\Phi\|_F/(1-\rho)^3\le(1-\frac1{\sqrt2})\sqrt{\lambda_0}`;
+    :math:`\tilde\gamma r\max\|\phi_i\|/(1-\rho)^2<\min|\tilde\gamma Wz_i+\phi_i|`. Then
+    :math:`\|W(t)-W(0)\|_F\le r`, :math:`\lambda_{\min}(H(t))\ge\lambda_0/2` and
+    :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`.
+    """
+    if not 0 < room < 1:
+        raise ValueError(f"room must lie between 0 and 1, got {room!r}.")
+    scale, a = model.scale, float(model.a.norm())
+    z, q = model.solve(X, tol=tol).z, model.inject(X)
+    if lambda0 is None:
+        lambda0 = float(torch.linalg.eigvalsh(gram_parts(model, X, tol=tol)["W"])[0])
+    rho0 = scale * operator_norm(model.W.detach())
+    rho = rho0 + room * (1 - rho0)
+    left = 1 - rho
+    error, features = float((model.readout(z, q) - y).norm()), float(q.norm())
+    r = _over(2 * scale * a * features * error, lambda0 * left**2) if left > 0 else math.inf
+    moved = scale * r / left**2 if left > 0 else math.inf
+    asked = (
+        Condition("contraction", "1 ≥ γ̃‖W(0)‖", 1.0, rho0),
+        Condition("ball", "ρ - ρ₀ ≥ γ̃r", rho - rho0, scale * r),
+        Condition(
+            "spectrum",
+            "(1-1/√2)√λ₀ ≥ 2γ̃²r‖a‖‖Φ‖_F/(1-ρ)³",
+            (1 - math.sqrt(0.5)) * math.sqrt(max(lambda0, 0.0)),
+            2 * scale * moved * a * features / left if left > 0 else math.inf,
+        ),
+        Condition(
+            "margin",
+            "min|γ̃Wz+φ| ≥ γ̃r max‖φᵢ‖/(1-ρ)²",
+            margin(model, X, z),
+            moved * float(q.norm(dim=1).max()),
+        ),
+    )
+    known = {"lambda0": lambda0, "rho0": rho0, "rho": rho, "way of W": r, "error": error}
+    return Conditions("gao2023, Theorem 3.1", asked, lambda0, constants=known)
