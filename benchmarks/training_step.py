@@ -4,8 +4,9 @@ r"""One training step side by side with torchdeq and optimistix: the loss and al
 d = 784, m = 1000, γ = 0.1, float32) by gradient descent for a few steps and takes less than a
 minute. At every step each contestant computes the loss :math:`\tfrac12\|\hat y-y\|^2` and the
 gradients of W, U, a and c at the same weights, to a tolerance of 1e-6, and starts from the
-equilibrium of the step before. (Only deqbook can start its adjoint equation from the step before,
-too.) The contestants take turns, so a busy moment hits all alike; medians over the steps are shown.
+equilibrium of the step before. (Only deqbook's closed form starts its adjoint equation from the
+step before, too.) The contestants take turns, so a busy moment hits all alike. Medians over the
+steps are shown; for the ratio to the reference, which is taken step by step, the quartiles as well.
 
 Nobody is believed: at the last step the gradients are compared with the closed form in float64 at
 1e-10, and a contestant that is off by more than 1e-4 is marked and does not count.
@@ -109,22 +110,13 @@ def disagreement(grads: Grads, truth: Grads) -> float:
 
 
 def closed_form(problem: Problem, solver: Solver) -> Step:
-    v = None
+    how = {"solver": solver, "adjoint_solver": solver, "tol": TOL}
+    last = None
 
     def step() -> tuple[float, Grads]:
-        nonlocal v
-        found = gradient(
-            problem.model,
-            problem.x,
-            problem.y,
-            z0=problem.z,
-            v0=v,
-            solver=solver,
-            adjoint_solver=solver,
-            tol=TOL,
-        )
-        v = found.v
-        return found.loss, dict(found.grads)
+        nonlocal last
+        last = gradient(problem.model, problem.x, problem.y, last=last, z0=problem.z, **how)
+        return last.loss, dict(last.grads)
 
     return step
 
@@ -258,20 +250,24 @@ class Products(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-def evaluations(problem: Problem, v0: Tensor | None) -> tuple[tuple[float, float], Tensor, Tensor]:
-    """Return how many products with W plain iteration needs, forward and adjoint; Z and V found.
+def evaluations(
+    problem: Problem, feedback: Tensor | None
+) -> tuple[tuple[float, float], Tensor, Tensor]:
+    """Return how many products with W plain iteration needs, forward and adjoint; Z and feedback.
 
-    A sample needs its products until it has met the tolerance, and no longer.
+    Both start as deqbook's closed form does. A sample needs its products until it has met the
+    tolerance, and no longer.
     """
     model, q = problem.model, problem.model.inject(problem.x).detach()
     W = model.scale * model.W.detach()
     how = {"solver": Picard(), "tol": TOL}
     state = fixed_point(Injected(model.iteration(), q), problem.z, **how)
     D = (torch.addmm(q, state.z, W.mT) > 0).float()
-    start = torch.zeros_like(D) if v0 is None else v0
+    direct = D * model.a.detach()
+    start = direct if feedback is None else direct + feedback
     adjoint = fixed_point(Injected(lambda v, D: D * (model.a.detach() + v @ W), D), start, **how)
     forward, backward = (float((s.steps + 1.0).mean()) for s in (state, adjoint))
-    return (forward, backward), state.z, adjoint.z
+    return (forward, backward), state.z, adjoint.z - direct
 
 
 def products(problem: Problem) -> dict[str, Callable[[], Tensor]]:
@@ -296,7 +292,7 @@ def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> d
     times: dict[str, list[float]] = {name: [] for name in rows}
     single: dict[str, list[float]] = {name: [] for name in products(problem)}
     counts: list[tuple[float, float]] = []
-    v = None
+    feedback = None
 
     def timed(run: Callable[[], Any], log: list[float]) -> Any:
         start = clock()
@@ -313,7 +309,7 @@ def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> d
         for name, gemm in products(problem).items():
             gemm()
             timed(gemm, single[name])
-        count, z, v = evaluations(problem, v)
+        count, z, feedback = evaluations(problem, feedback)
         counts.append(count)
         problem.descend(descent)
         problem.z = z
@@ -331,6 +327,9 @@ def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> d
     return {
         "loss": loss,
         "milliseconds": {name: 1e3 * statistics.median(t[WARM_UP:]) for name, t in times.items()},
+        "ratio": {
+            name: quartiles(t[WARM_UP:], times[REFERENCE][WARM_UP:]) for name, t in times.items()
+        },
         "error": error,
         "products": work,
         "product_milliseconds": {name: 1e3 * t for name, t in one.items()},
@@ -339,15 +338,24 @@ def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> d
     }
 
 
+def quartiles(times: list[float], base: list[float]) -> list[float]:
+    """Return the three quartiles of the ratio, step by step."""
+    ratios = [t / b for t, b in zip(times, base)]
+    return statistics.quantiles(ratios, method="inclusive") if len(ratios) > 1 else 3 * ratios
+
+
 def race_lines(result: dict[str, Any]) -> list[str]:
-    base, floor = result["milliseconds"][REFERENCE], result["floor_milliseconds"]
-    lines = [f"  {'':36}{'ms':>7}{'÷ ref':>8}{'÷ floor':>9}{'products':>10}{'error':>10}"]
+    floor = result["floor_milliseconds"]
+    lines = [
+        f"  {'':36}{'ms':>5}{'÷ ref (quartiles)':>20}{'÷ floor':>9}{'products':>10}{'error':>8}"
+    ]
     for name, ms in result["milliseconds"].items():
         work = f"{result['products'][name]:.1f}" if name in result["products"] else "-"
         error = result["error"][name]
         wrong = "" if error <= AGREE else "  not exact, does not count"
-        ratios = f"{ms / base:>8.2f}{ms / floor:>9.2f}"
-        lines.append(f"  {name:36}{ms:>7.0f}{ratios}{work:>10}{error:>10.0e}{wrong}")
+        low, middle, high = result["ratio"][name]
+        ratios = f"{middle:>8.2f} ({low:.2f}-{high:.2f}){ms / floor:>8.2f}"
+        lines.append(f"  {name:36}{ms:>5.0f}{ratios}{work:>10}{error:>8.0e}{wrong}")
     k = result["evaluations"]
     lines.append(
         f"  floor {floor:.0f} ms: XUᵀ, {k['forward']:.1f} ZWᵀ, {k['adjoint']:.1f} VW, VᵀZ and VᵀX; "

@@ -169,6 +169,46 @@ def test_warm_starts_save_work_and_change_nothing() -> None:
     assert Forward.calls == Backward.calls == 0
 
 
+@pytest.mark.parametrize("name", ["ReLUImplicit", "VanillaDEQ, relu", "VanillaDEQ, tanh"])
+def test_the_feedback_is_a_better_start_than_the_adjoint_state(name: str) -> None:
+    """When the read-out moves, the old state is off by the move; its feedback by a factor less."""
+    model, (x, y) = MODELS[name](), data()
+
+    class Adjoint(Counting):
+        pass
+
+    options = {"solver": Picard(), "adjoint_solver": Adjoint(), "tol": 1e-12}
+    before = gradient(model, x, y, **options)
+    shape = model.structure()
+    slopes = shape.sigma.slope(before.z @ shape.W.mT + model.inject(x))
+    assert torch.allclose(before.feedback, slopes * (before.v @ shape.W), atol=1e-10)
+    with torch.no_grad():
+        model.a += 1e-4 * normal(*model.a.shape, g=generator(6))
+    work, found = {}, {}
+    for start in ("cold", "state", "feedback"):
+        Adjoint.calls = 0
+        how = {"cold": {}, "state": {"v0": before.v}, "feedback": {"last": before}}[start]
+        found[start] = gradient(model, x, y, **how, **options)
+        work[start] = Adjoint.calls
+    assert work["feedback"] < work["state"] < work["cold"]
+    for key, value in found["cold"].grads.items():
+        assert torch.allclose(found["feedback"].grads[key], value, atol=1e-9)
+
+
+def test_the_step_before_starts_both_solves_where_no_other_start_is_given() -> None:
+    model, (x, y) = MODELS["VanillaDEQ, relu"](), data()
+
+    class Either(Counting):
+        pass
+
+    options = {"solver": Either(), "adjoint_solver": Either(), "tol": 1e-10}
+    before = gradient(model, x, y, **options)
+    for own, repeats in (({}, True), ({"z0": 0 * before.z}, False), ({"v0": 0 * before.v}, False)):
+        Either.calls = 0
+        gradient(model, x, y, last=before, **own, **options)
+        assert (Either.calls == 0) == repeats
+
+
 def test_any_forward_solver_gives_the_same_gradient() -> None:
     model, (x, y) = MODELS["MonDEQ"](), data()
     split = gradient(model, x, y, solver=PeacemanRachford(), tol=1e-12)

@@ -589,6 +589,59 @@ def test_a_warm_adjoint_saves_work_and_changes_nothing() -> None:
         grad(lambda W: loss(W, U, x, adjoint=IFT(start=v[:1])))(W)
 
 
+class Tell(torch.autograd.Function):
+    """The identity, with a list of its backward passes."""
+
+    @staticmethod
+    def forward(ctx, t: Tensor, log: list[str], name: str) -> Tensor:
+        ctx.log, ctx.name = log, name
+        return t.view_as(t)
+
+    @staticmethod
+    def backward(ctx, g: Tensor):
+        ctx.log.append(ctx.name)
+        return g, None, None
+
+
+@pytest.mark.parametrize("train", [("W",), ("U",), ("W", "U")])
+def test_a_backward_pass_applies_the_cell_once_and_pulls_back_no_more_than_needed(train) -> None:
+    W, U, x = problem(5, n=4, m=6)
+    W.requires_grad_("W" in train)
+    U.requires_grad_("U" in train)
+    applied, steps, pulled = 0, 0, []
+
+    def told(z: Tensor, W: Tensor, U: Tensor) -> Tensor:
+        nonlocal applied
+        applied += 1
+        return cell(*(Tell.apply(t, pulled, name) for t, name in ((z, "z"), (W, "W"), (U, "U"))), x)
+
+    class Counting(Picard):
+        def step(self, *args):
+            nonlocal steps
+            steps += 1
+            return super().step(*args)
+
+    adjoint = IFT(Counting(), tol=1e-12)
+    z = equilibrium(told, torch.zeros(4, 6, dtype=DOUBLE), W, U, tol=1e-13, adjoint=adjoint)
+    weights = [t for t in (W, U) if t.requires_grad]
+    applied, pulled[:] = 0, []
+    found = torch.autograd.grad(torch.sin(z).sum(), weights)
+    assert applied == 1
+    assert pulled.count("z") == steps + 1 > 5  # one for every residual; none for the constant term
+    assert sorted(set(pulled) - {"z"}) == sorted(train)
+    assert len(pulled) == steps + 1 + len(train)
+    z = solve(W, U, x)
+    again = torch.autograd.grad(torch.sin(z).sum(), weights, create_graph=True)  # the other path
+    for once, twice in zip(found, again):
+        assert torch.allclose(once, twice, atol=1e-10)
+
+
+def test_a_constant_cell_has_zero_gradients() -> None:
+    b = normal(2, 3, g=generator(0)).requires_grad_()
+    z = equilibrium(lambda z, b: torch.ones_like(z), torch.zeros(2, 3, dtype=DOUBLE), b)
+    assert torch.equal(torch.autograd.grad(z.sum(), b)[0], torch.zeros_like(b))
+
+
 # --- the approximations are what they say ----------------------------------------------------
 
 

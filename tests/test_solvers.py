@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -510,3 +511,12 @@ def test_without_throw_the_last_iterate_comes_back(solver) -> None:
 def test_injected_drops_rows() -> None:
     f = Injected(lambda z, x: z + 10 * x, torch.arange(4.0)[:, None])
     assert f.rows(torch.tensor([1, 3]))(torch.zeros(2, 1)).flatten().tolist() == [10.0, 30.0]
+
+
+def test_a_failure_can_be_handed_on_by_a_process_pool() -> None:
+    z0 = torch.ones(2, 3, dtype=torch.float64)
+    with pytest.raises(NotConverged) as caught:
+        fixed_point(lambda z: 2 * z + 1, z0, solver=Picard(), max_steps=3)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert torch.equal(again.solution.z, caught.value.solution.z)

@@ -47,7 +47,7 @@ class Bound:
         return self.f(z, *self.theta)
 
 
-Find = Callable[[Bound, Tensor], Solution]
+Find = Callable[[Any, Tensor], Solution]
 """A way to find the fixed point of a map from a start; raises ``NotConverged`` if it cannot."""
 
 
@@ -76,7 +76,8 @@ class _ByScaled(_By):
     """
 
     def __call__(self, f: Callable[[Tensor], Tensor], z0: Tensor) -> Solution:
-        size = torch.linalg.vector_norm(f(torch.zeros_like(z0)).flatten(1), dim=1)
+        constant = f.constant if isinstance(f, _Affine) else f(torch.zeros_like(z0))
+        size = torch.linalg.vector_norm(constant.flatten(1), dim=1)
         size = torch.where(size == 0, 1.0, size).reshape(-1, *[1] * (z0.ndim - 1))
         found = super().__call__(lambda u: f(size * u) / size, z0 / size)
         return replace(found, z=size * found.z)
@@ -173,6 +174,17 @@ def equilibrium(
 
 
 @dataclass(frozen=True)
+class _Affine:
+    """The map u ↦ Lu + c, which knows its constant term."""
+
+    linear: Callable[[Tensor], Tensor]
+    constant: Tensor
+
+    def __call__(self, u: Tensor) -> Tensor:
+        return self.linear(u) + self.constant
+
+
+@dataclass(frozen=True)
 class _AdjointMap:
     r"""The map :math:`v\mapsto J^\top v+g` as a function of :math:`(v,g,z,\theta)`."""
 
@@ -181,10 +193,10 @@ class _AdjointMap:
     def __call__(self, v: Tensor, g: Tensor, z: Tensor, *theta: Tensor) -> Tensor:
         return self.bind(g, z, *theta)(v)
 
-    def bind(self, g: Tensor, z: Tensor, *theta: Tensor) -> Callable[[Tensor], Tensor]:
+    def bind(self, g: Tensor, z: Tensor, *theta: Tensor) -> _Affine:
         """Linearise once; every iteration is then one backward pass, without a forward one."""
         pull = torch.func.vjp(lambda z: self.f(z, *theta), z)[1]
-        return lambda v: pull(v)[0] + g
+        return _Affine(lambda v: pull(v)[0], g)
 
 
 @dataclass(frozen=True)
@@ -196,10 +208,9 @@ class _TangentMap:
     def __call__(self, u: Tensor, w: Tensor, z: Tensor, *theta: Tensor) -> Tensor:
         return self.bind(w, z, *theta)(u)
 
-    def bind(self, w: Tensor, z: Tensor, *theta: Tensor) -> Callable[[Tensor], Tensor]:
+    def bind(self, w: Tensor, z: Tensor, *theta: Tensor) -> _Affine:
         """Linearise once."""
-        push = _push_forward(lambda z: self.f(z, *theta), z)
-        return lambda u: push(u) + w
+        return _Affine(_push_forward(lambda z: self.f(z, *theta), z), w)
 
 
 @dataclass(frozen=True)
@@ -238,16 +249,21 @@ class _Equilibrium(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         z, *theta = ctx.saved_tensors
         f, ift = ctx.f, ctx.how[1]
-        start = torch.zeros_like(g) if ift.start is None else ift.start
+        start = g if ift.start is None else ift.start
         if start.shape != g.shape:
             raise ValueError(
                 f"the adjoint's start must have the state's shape {tuple(g.shape)}, "
                 f"got {tuple(start.shape)}."
             )
         how = _linear("the adjoint equation", ift)
-        v = _Equilibrium.apply(_AdjointMap(f), how, start, g, z, *theta)
-        pull = torch.func.vjp(lambda *t: f(z, *t), *theta)[1]
-        return None, None, None, *pull(v)
+        if torch.is_grad_enabled() or torch._C._functorch.get_interpreter_stack():
+            v = _Equilibrium.apply(_AdjointMap(f), how, start, g, z, *theta)
+            return None, None, None, *torch.func.vjp(lambda *t: f(z, *t), *theta)[1](v)
+        # Nobody differentiates this gradient: one record of the cell serves J and the parameters.
+        pull = _record(f, z, *theta)
+        state = (True, *[False] * len(theta))
+        v = how[0](_Affine(lambda v: pull(v, state)[0], g), start).z
+        return None, None, *pull(v, (False, *ctx.needs_input_grad[3:]))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
@@ -257,7 +273,7 @@ class _Equilibrium(Function):
         moving = [torch.zeros_like(t) if d is None else d for t, d in zip(theta, tangents[3:])]
         w = _push_forward(lambda *t: f(z, *t), *theta)(*moving)
         how = _linear("the tangent equation", ctx.how[1])
-        return _Equilibrium.apply(_TangentMap(f), how, torch.zeros_like(w), w, z, *theta)
+        return _Equilibrium.apply(_TangentMap(f), how, w, w, z, *theta)
 
     @staticmethod
     def vmap(
@@ -271,6 +287,28 @@ class _Equilibrium(Function):
         how = how[0], replace(how[1], start=None)  # has the shape of one call, not of all
         z = _Equilibrium.apply(batched, how, moved.flatten(0, 1), *theta)
         return z.reshape(moved.shape), 0
+
+
+def _record(f: Cell, *at: Tensor) -> Callable[[Tensor, Sequence[bool]], tuple[Any, ...]]:
+    """Apply f once; return the pull-back of a cotangent to those arguments of f that are wanted."""
+    at = tuple(t.detach().requires_grad_() for t in at)
+    with torch.enable_grad():
+        image = f(*at)
+
+    def pull(v: Tensor, wanted: Sequence[bool]) -> tuple[Any, ...]:
+        to = [t for t, want in zip(at, wanted) if want]
+        if image.requires_grad and to:
+            # A solver may differentiate the pull-back in v, so it is recorded when grad mode is on.
+            recorded = torch.is_grad_enabled()
+            pulled = torch.autograd.grad(
+                image, to, v, retain_graph=True, create_graph=recorded, materialize_grads=True
+            )
+        else:  # f is a constant
+            pulled = tuple(torch.zeros_like(t) for t in to)
+        rest = iter(pulled)
+        return tuple(next(rest) if want else None for want in wanted)
+
+    return pull
 
 
 def _push_forward(f: Callable[..., Tensor], *at: Tensor) -> Callable[..., Tensor]:

@@ -92,6 +92,10 @@ class NotConverged(RuntimeError):
         super().__init__(message)
         self.solution = solution
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild from both arguments, so that a process pool can hand the error on."""
+        return type(self), (str(self), self.solution)
+
 
 class Solver(Protocol):
     """A method: ``start`` makes its memory, ``step`` proposes the next iterate.
@@ -472,7 +476,7 @@ def _explain(found: Solution, tol: float, max_steps: int) -> str:
     )
 
 
-def _all_finite(t: Tensor) -> bool:
+def all_finite(t: Tensor) -> bool:
     """One pass over the data where all is well: a sum is finite only if every entry is."""
     return math.isfinite(float(t.sum())) or bool(torch.isfinite(t).all())
 
@@ -491,7 +495,7 @@ def _check_start(z0: Tensor, max_steps: int) -> None:
             f"z0 must be (n, …) with one row per sample, got shape {tuple(z0.shape)}; "
             "for a single state pass z0[None]."
         )
-    if not _all_finite(z0):
+    if not all_finite(z0):
         raise ValueError("z0 has NaN or infinite entries; start from zeros or a finite state.")
     if max_steps < 1:
         raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
@@ -518,7 +522,7 @@ def _check_image(image: Tensor, z0: Tensor) -> None:
             f"the map must keep the dtype: f(z0) has {image.dtype}, z0 has {z0.dtype}; "
             "convert the weights, the input or z0."
         )
-    if not _all_finite(image):
+    if not all_finite(image):
         raise ValueError(
             "f(z0) has NaN or infinite entries: a weight or an input is NaN or infinite."
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from deqbook.implicit import IFT, Adjoint, Batched, Bound, equilibrium
-from deqbook.solvers import Anderson, Injected, Newton, Solution, Solver, fixed_point
+from deqbook.solvers import Anderson, Injected, Newton, Solution, Solver, all_finite, fixed_point
 from deqbook.splitting import (
     ForwardBackward,
     MonotoneProblem,
@@ -107,7 +107,7 @@ class EquilibriumModel(nn.Module, ABC):
         throw: bool,
     ) -> Solution:
         """Find the equilibrium of an injection, by splitting or by iteration."""
-        if not bool(torch.isfinite(q).all()):
+        if not all_finite(q):
             raise ValueError("the injected input has NaN or infinite entries; check x.")
         solver = self.default_solver if solver is None else solver
         if isinstance(solver, ForwardBackward | PeacemanRachford):

@@ -8,6 +8,10 @@ For a loss :math:`\mathcal L=\tfrac12\|e\|^2`, :math:`e=\hat y-y`, and a dense c
 .. math:: V=D\circ(\mathbf 1a^\top+VW),\qquad v_i=D_i(I-W^\top D_i)^{-1}a ,
 
 and every gradient is a product of :math:`V`, :math:`Z`, :math:`X` and :math:`e`.
+
+From one training step to the next the direct part :math:`D\circ\mathbf 1a^\top` of :math:`V` moves
+most, and it is known without solving anything. So a warm start renews it and carries over only the
+rest, the **feedback** :math:`D\circ VW`; that saves the first product of the adjoint solve.
 """
 
 from __future__ import annotations
@@ -31,13 +35,17 @@ __all__ = ["Gradient", "adjoint_states", "gradient", "margin"]
 
 @dataclass(frozen=True)
 class Gradient:
-    """The loss, its gradient by parameter name, and the two states to warm-start the next step."""
+    """The loss, its gradient by parameter name, and what warm-starts the next step.
+
+    ``feedback`` is D ∘ VW, what remains of ``v`` without its direct part D ∘ a.
+    """
 
     loss: float
     error: Tensor
     grads: Mapping[str, Tensor]
     z: Tensor
     v: Tensor
+    feedback: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class _AdjointCell:
     a: Tensor
 
     def __call__(self, v: Tensor) -> Tensor:
-        return self.slopes * torch.addmm(self.a, v, self.W)
+        return torch.addmm(self.a, v, self.W).mul_(self.slopes)
 
     def rows(self, index: Tensor) -> _AdjointCell:
         a = self.a[index] if self.a.ndim == 2 else self.a
@@ -103,6 +111,7 @@ def gradient(
     x: Tensor,
     y: Tensor,
     *,
+    last: Gradient | None = None,
     z0: Tensor | None = None,
     v0: Tensor | None = None,
     solver: Method | None = None,
@@ -111,7 +120,8 @@ def gradient(
 ) -> Gradient:
     r"""Return :math:`\mathcal L=\tfrac12\|\hat y-y\|^2` and its gradient, by the closed forms.
 
-    ``z0`` and ``v0`` warm-start the two solves. Only what the model trains is returned.
+    ``last``, the gradient of the step before, warm-starts both solves; ``z0`` and ``v0`` do so with
+    states of your own. Only what the model trains is returned.
     """
     if y.shape != x.shape[:1]:
         raise ValueError(
@@ -120,6 +130,8 @@ def gradient(
     shape = model.structure()
     if not isinstance(shape, Affine):
         raise _no_closed_form(model)
+    if last is not None and z0 is None:
+        z0 = last.z
     q = model._injected(x)
     found = model._find(q, z0, solver, tol, 2000, throw=True)
     if found.image is not None and shape.sigma.slope_at is not None:
@@ -131,10 +143,13 @@ def gradient(
     e = model.readout(z, q) - y
     if adjoint_solver is None:
         adjoint_solver = getattr(model.default_adjoint, "solver", None)
+    direct = slopes * model.a
+    if v0 is None:
+        v0 = direct if last is None or last.feedback is None else direct + last.feedback
     v = adjoint_states(shape.W, slopes, model.a, v0=v0, solver=adjoint_solver, tol=tol)
     grads = _assemble(model, x, z, q, v, e)
     wanted = {k: g for k, g in grads.items() if getattr(model, k).requires_grad}
-    return Gradient(float(0.5 * e.pow(2).sum()), e, wanted, z, v)
+    return Gradient(float(0.5 * e.pow(2).sum()), e, wanted, z, v, v - direct)
 
 
 @singledispatch
@@ -158,7 +173,7 @@ def _(
     root = math.sqrt(model.m)
     slope_at = model.phi.slope_at
     slopes = model.phi.slope(x @ model.U.mT) if slope_at is None else slope_at(root * q)
-    through = (v + model.c) * (e / root)[:, None] * slopes
+    through = (v + model.c).mul_((e / root)[:, None]).mul_(slopes)
     return {
         "W": (v * (model.scale * e)[:, None]).mT @ z,
         "U": through.mT @ x,

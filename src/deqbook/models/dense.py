@@ -93,7 +93,7 @@ class ReLUImplicit(EquilibriumModel):
     def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
         """Return σ(γ̃ W z + φ)."""
         (W,) = weights
-        return torch.relu(torch.addmm(q, z, W.mT, alpha=self.scale))
+        return torch.addmm(q, z, W.mT, alpha=self.scale).relu_()
 
     def readout(self, z: Tensor, q: Tensor) -> Tensor:
         """Return a·z + c·φ."""
