@@ -67,6 +67,35 @@ def test_power_iteration_finds_the_largest_singular_value(
     assert operator_norm(W) == pytest.approx(expected, rel=1e-12)
 
 
+@quick
+@given(seeds, st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
+def test_lanczos_finds_the_largest_singular_value(
+    seed: int, rows: int, columns: int, rank: int
+) -> None:
+    g = generator(seed)
+    W = normal(rows, rank, g=g) @ normal(rank, columns, g=g)
+    expected = np.linalg.svd(W.numpy(), compute_uv=False)[0]
+    assert operator_norm(W, method="lanczos") == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(60, 60), (3, 40), (40, 3), (1, 5), (2, 2)])
+def test_lanczos_takes_any_shape_precision_and_scale(shape: tuple[int, int]) -> None:
+    W = normal(*shape, g=generator(0))
+    exact = operator_norm(W)
+    lanczos = operator_norm(W.clone().requires_grad_(), method="lanczos")
+    assert lanczos == pytest.approx(exact, rel=1e-9)
+    assert lanczos == operator_norm(W, method="lanczos")  # the start is fixed
+    assert operator_norm(W.float(), method="lanczos") == pytest.approx(exact, rel=1e-5)
+    for scale in (1e-200, 1e200):  # its square is not representable
+        assert operator_norm(scale * W, method="lanczos") == pytest.approx(scale * exact, rel=1e-9)
+
+
+def test_lanczos_that_runs_out_of_steps_says_so() -> None:
+    W = normal(60, 60, g=generator(0))
+    with pytest.raises(RuntimeError, match=r"Lanczos did not settle to 1.0e-14 in 1 steps"):
+        operator_norm(W, method="lanczos", tol=1e-14, max_steps=1)
+
+
 def test_power_iteration_in_float32() -> None:
     W = normal(40, 40, g=generator(0), dtype=torch.float32)
     exact = operator_norm(W.double())
@@ -76,6 +105,7 @@ def test_power_iteration_in_float32() -> None:
 def test_the_zero_matrix_has_norm_and_radius_zero() -> None:
     zero = torch.zeros(3, 3, dtype=torch.float64)
     assert operator_norm(zero) == operator_norm(zero, method="power") == 0.0
+    assert operator_norm(zero, method="lanczos") == 0.0
     assert spectral_radius(zero) == spectral_radius(lambda v: zero @ v, 3) == 0.0
 
 
@@ -117,7 +147,7 @@ def test_wrong_calls_are_named() -> None:
         spectral_radius(torch.ones(2, 3))
     with pytest.raises(ValueError, match="pass size="):
         spectral_radius(lambda v: v)
-    with pytest.raises(ValueError, match="'svd' or 'power', got 'qr'"):
+    with pytest.raises(ValueError, match="'svd', 'lanczos' or 'power', got 'qr'"):
         operator_norm(torch.eye(2), method="qr")
 
 

@@ -64,7 +64,7 @@ def operator_norm(
 def _lanczos_norm(W: Tensor, tol: float, max_steps: int, seed: int) -> float:
     small = min(W.shape)
     if small < 3:  # ARPACK needs room for more than one vector
-        return operator_norm(W)
+        return operator_norm(W.detach())
     largest = float(W.detach().abs().max())
     if largest == 0.0:
         return 0.0

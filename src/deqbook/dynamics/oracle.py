@@ -69,8 +69,7 @@ class Oracle:
         if not self.trained:
             raise ValueError("the model has nothing to train: no parameter requires a gradient.")
         self.closed = isinstance(self.model.structure(), Affine) and hasattr(self.model, "a")
-        self.z: Tensor | None = None
-        self.v: Tensor | None = None
+        self.last: Gradient | None = None
 
     def __call__(self) -> Gradient:
         """Return the loss, the error and the gradient; raise Lost when there is no equilibrium."""
@@ -81,13 +80,15 @@ class Oracle:
             found = self._closed_form() if self.closed else self._autograd()
         except NotConverged as error:
             raise Lost(f"no equilibrium was found ({error})") from None
+        except torch.linalg.LinAlgError as error:  # of a matrix that has overflowed, say
+            raise Lost(f"a decomposition of the weights failed ({error})") from None
         except ValueError as error:
             if "NaN or infinite" not in str(error):
                 raise
             raise Lost("the states have overflowed") from None
         if not math.isfinite(found.loss):
             raise Lost(f"the loss is {found.loss}")
-        self.z, self.v = found.z, found.v if self.closed else None
+        self.last = found
         return found
 
     def _closed_form(self) -> Gradient:
@@ -95,8 +96,7 @@ class Oracle:
             self.model,  # type: ignore[arg-type]  # self.closed says that it is one of these
             self.X,
             self.y,
-            z0=self.z,
-            v0=self.v,
+            last=self.last,
             solver=self.solver,
             adjoint_solver=self.adjoint_solver,
             tol=self.tol,
@@ -108,7 +108,8 @@ class Oracle:
         if isinstance(adjoint, IFT):
             way = adjoint.solver if self.adjoint_solver is None else self.adjoint_solver
             adjoint = replace(adjoint, solver=way, tol=self.tol)
-        z = self.model.state(self.X, self.z, solver=self.solver, adjoint=adjoint, tol=self.tol)
+        z0 = None if self.last is None else self.last.z
+        z = self.model.state(self.X, z0, solver=self.solver, adjoint=adjoint, tol=self.tol)
         e = self.model.readout(z, q).reshape(self.y.shape) - self.y
         loss = 0.5 * e.pow(2).sum()
         grads = torch.autograd.grad(loss, list(self.trained.values()))
@@ -136,7 +137,8 @@ class Diary:
         self.end = oracle.weights()
         self.rows: dict[str, list[Any]] = {}
         self.z_test: Tensor | None = None
-        self.pattern = None if start is None or not record.flips else self._first_pattern()
+        self.counts = record.flips and oracle.closed  # of other models z shows no single units
+        self.pattern = self._first_pattern() if self.counts and start is not None else None
 
     @torch.no_grad()
     def write(self, time: float, gradients: int, found: Gradient) -> None:
@@ -149,7 +151,7 @@ class Diary:
             row[f"displacement/{name}"] = float(moved.norm())
         if self.record.norms:
             row |= {f"norms/{k}": v for k, v in self._norms().items()}
-        if self.record.flips:
+        if self.counts:
             pattern = self._pattern(found.z)
             self.pattern = pattern if self.pattern is None else self.pattern
             row["flips"] = float((pattern != self.pattern).sum())

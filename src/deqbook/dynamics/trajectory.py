@@ -113,10 +113,12 @@ class Trajectory:
         return len(self.times)
 
     def __getitem__(self, rows: slice) -> Trajectory:
-        """Return a part of the run; ``start`` and ``end`` remain those of the whole."""
+        """Return a part of the run; one without the last row has no weights at its ``end``."""
         if not isinstance(rows, slice):
             raise TypeError(f"slice a trajectory (t[2:5]); got {rows!r}.")
-        return self._with({name: value[rows] for name, value in self._rows().items()})
+        part = self._with({name: value[rows] for name, value in self._rows().items()})
+        whole = len(part) > 0 and part.times[-1] == self.times[-1]
+        return part if whole else replace(part, end={})
 
     def __repr__(self) -> str:
         last = f"loss {self.loss[0]:.3g} → {self.loss[-1]:.3g}" if len(self) else "empty"
@@ -141,6 +143,8 @@ class Trajectory:
 
     def restore(self, model: nn.Module) -> None:
         """Load the weights at the end of the run into a model."""
+        if not self.end:
+            raise ValueError("this part of a run does not reach its end, so it holds no weights.")
         with torch.no_grad():
             for name, p in model.named_parameters():
                 if name in self.end:
