@@ -22,7 +22,7 @@ from deqbook.models.base import EquilibriumModel
 from deqbook.models.closed_form import adjoint_states
 from deqbook.wellposed import Affine
 
-__all__ = ["Tangents", "empirical_ntk", "gram_parts", "jacobian_ntk", "tangents"]
+__all__ = ["Tangents", "empirical_ntk", "gram_parts", "jacobian_ntk", "parts", "tangents"]
 
 
 @dataclass(frozen=True)
