@@ -280,11 +280,10 @@ def test_trials_are_seeded_and_executors_change_nothing() -> None:
 
 def test_every_statement_of_a_written_chapter_has_exactly_one_claim() -> None:
     claims = load_chapters().values()
-    written = {one.chapter for one in claims}
-    assert CHAPTER in written
-    for chapter in written:
-        wanted = [s.id for s in statements() if s.chapter == int(chapter[:2])]
-        assert Counter(wanted) == Counter(c.id for c in claims if c.chapter == chapter)
+    assert CHAPTER in {one.chapter for one in claims}
+    for number in {int(one.chapter[:2]) for one in claims}:  # a chapter may have several pages
+        wanted = [s.id for s in statements() if s.chapter == number]
+        assert Counter(wanted) == Counter(c.id for c in claims if int(c.chapter[:2]) == number)
 
 
 def test_claims_and_statements_fit_together() -> None:

@@ -811,7 +811,8 @@ def test_slices_cut_every_array_with_a_row_per_time() -> None:
         assert all(np.array_equal(cut[k], whole[k][list(rows)]) for k in whole)
     assert np.array_equal(part.loss, run.loss[list(rows)])
     assert np.array_equal(part.y, run.y)
-    assert part.end == {} and run[1:].end is run.end  # the weights belong to the last row
+    assert part.end == {}  # the weights belong to the last row
+    assert run[1:].end is run.end
     with pytest.raises(TypeError, match=r"slice a trajectory \(t\[2:5\]\); got 3"):
         run[3]  # type: ignore[index]
 

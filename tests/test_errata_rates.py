@@ -87,4 +87,4 @@ def test_nguyen_e22() -> None:
         largest.append(float(np.abs(2 * x + 3 * np.sin(2 * x)).max()))
     assert largest[0] < 4.75
     assert "stays below 4.75 on $[-1,1]$" in text
-    assert f"reaches {largest[1]:.0f} on $[-100,100]$" in text
+    assert f"reaches {largest[1]:.1f} on $[-100,100]$" in text

@@ -199,8 +199,8 @@ def flow_conditions(
     Then :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`,
     :math:`\lambda_{\min}(G(t))\ge\lambda_0/2`, :math:`\|W\|,\|U\|\le2\omega\sqrt m`,
     :math:`\|a\|,\|c\|\le2\sqrt m`, and the weights stay within
-    ``start(…).flow_displacements``. The constant "m needed, by ‖X‖" is the sharper width
-    :math:`\sqrt m\ge144\,\omega\sqrt n\,\|X\|^2\|e(0)\|/\lambda_0^2`.
+    ``start(…).flow_displacements``. The constant "m needed, by ‖X‖" is, for inputs of length 1, the
+    sharper width :math:`\sqrt m\ge144\,\omega\sqrt n\,\|X\|^2\|e(0)\|/\lambda_0^2`.
     """
     s = start(model, X, y, lambda0=lambda0)
     way = {f"way of {k}": v for k, v in s.flow_displacements.items()}

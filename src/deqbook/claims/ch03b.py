@@ -91,7 +91,6 @@ def _flow(
         record=Record(gram=True),
         solver=Picard(),
         adjoint_solver=Picard(),
-        throw=False,
         rtol=rtol,
         atol=atol,
     )
@@ -106,7 +105,7 @@ def _descent(
         y,
         step,
         epochs,
-        record=Record(every=max(1, epochs // 10), gram=True),
+        record=Record(every=max(1, epochs // 50), gram=True),
         solver=Picard(),
         adjoint_solver=Picard(),
         tol=tol,

@@ -722,7 +722,7 @@ class Task:
 
 
 def task(seed: int, *, gap: float | None = None, n: int = 4, d: int = 4, m: int = 5) -> Task:
-    """Draw a two-layer network that meets the printed initial conditions (Assumption 5).
+    """Draw a two-layer network that meets the conditions of the printed Lemma 16.
 
     Singular values of W_l between 0.6 and 0.75, slopes at least 0.3, αKL = 1, ‖V‖ = 1. The
     inputs are in general position, their singular values between 1.5 and 2.5; with a ``gap``
