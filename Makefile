@@ -33,6 +33,7 @@ bench: setup
 	@$(PIP) -c constraints.txt -e ".[bench]"
 	@$(PYTHON) benchmarks/solvers.py
 	@$(PYTHON) benchmarks/training_step.py
+	@$(PYTHON) benchmarks/tangent_kernel.py
 
 clean:
 	rm -rf _build book/_static/vendor .pytest_cache .mypy_cache .ruff_cache .hypothesis

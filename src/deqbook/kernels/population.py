@@ -1,7 +1,7 @@
 r"""The population kernel of the vanilla DEQ: infinite width first, then infinite depth.
 
-Let every layer of :math:`z^{(\ell)}=\sigma(W^{(\ell)}z^{(\ell-1)}+Ux)`, :math:`z^{(0)}=0`, draw its
-own weights, entries of variance :math:`2\sigma_w^2/m` and :math:`2/d`. As the width grows,
+Let every layer of :math:`z^{(\ell)}=\sigma(W^{(\ell)}z^{(\ell-1)}+U^{(\ell)}x)`, :math:`z^{(0)}=0`,
+draw its own weights, entries of variance :math:`2\sigma_w^2/m` and :math:`2/d`. As the width grows,
 :math:`\tfrac1mz_i^{(\ell)}\cdot z_j^{(\ell)}\to K^{(\ell)}_{ij}` with (ling2023, Definition 1)
 
 .. math:: \Lambda=\sigma_w^2K^{(\ell-1)}+S,\qquad
