@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from deqbook.kernels import empirical_ntk, gram_parts, jacobian_ntk, tangents
-from deqbook.models import DeepOptEq, EquilibriumModel, MonDEQ, OptEq, ReLUImplicit, VanillaDEQ
+from deqbook.models import (
+    DeepOptEq,
+    EquilibriumModel,
+    MonDEQ,
+    OptEq,
+    ReLUImplicit,
+    ResidualCell,
+    VanillaDEQ,
+)
 from deqbook.models.closed_form import margin
 from deqbook.runtime import generator, normal
 from deqbook.solvers import Newton
@@ -165,28 +173,45 @@ def test_tangents_are_the_equilibria_and_the_adjoint_states() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [OptEq.init(4, 3, seed=0), DeepOptEq.init_deep(4, 3, widths=[3, 5], seed=0)],
-    ids=lambda m: type(m).__name__,
+    [
+        OptEq.init(4, 3, seed=0),
+        OptEq.init(4, 3, k=2, alpha=0.6, sigma="tanh", seed=1),
+        DeepOptEq.init_deep(4, 3, widths=[3, 5], seed=0),
+        DeepOptEq.init_deep(4, 3, widths=[3, 5, 4], k=2, alpha=0.7, sigma="tanh", seed=2),
+    ],
+    ids=["OptEq", "OptEq, two outputs", "DeepOptEq", "DeepOptEq, two outputs"],
 )
-def test_other_models_have_only_the_jacobian(model: DeepOptEq) -> None:
-    X, _ = inputs()
-    sentence = f"no closed form of the kernel for {type(model).__name__}; use jacobian_ntk"
-    for call in (gram_parts, empirical_ntk, tangents):
-        with pytest.raises(TypeError, match=sentence):
-            call(model, X)
-    expected = torch.zeros(4, 4, dtype=torch.float64)
-    for p in model.parameters():
+def test_tied_layers_have_a_closed_form(model: DeepOptEq) -> None:
+    """Against the Jacobian, and block by block against central differences."""
+    X, X2 = inputs()
+    for other in (None, X2):
+        found = empirical_ntk(model, X, other, tol=TOL)
+        assert close(found, jacobian_ntk(model, X, other, tol=TOL), 1e-11)
+    blocks = gram_parts(model, X, tol=TOL)
+    assert set(blocks) == {name for name, _ in model.named_parameters()}
+    for name, p in model.named_parameters():
         J = []
         with torch.no_grad():
             for i in range(p.numel()):
                 kept, ends = float(p.view(-1)[i]), []
                 for side in (1e-5, -1e-5):
                     p.view(-1)[i] = kept + side
-                    ends.append(model(X, tol=TOL)[:, 0])
+                    ends.append(model(X, tol=TOL).flatten())
                 p.view(-1)[i] = kept
                 J.append((ends[0] - ends[1]) / 2e-5)
-        expected += torch.stack(J, dim=1) @ torch.stack(J, dim=0)
-    assert close(jacobian_ntk(model, X, tol=TOL), expected, 1e-7)
+        expected = torch.stack(J, dim=1) @ torch.stack(J, dim=0)
+        assert close(blocks[name], expected, 1e-7), name
+    model.V.requires_grad_(False)
+    assert "V" not in gram_parts(model, X)
+    model.V.requires_grad_(True)
+
+
+def test_a_cell_without_structure_has_only_the_jacobian() -> None:
+    model = ResidualCell.init(std=0.1, seed=0)
+    images = normal(2, 1, 6, 6, g=generator(0), dtype=next(model.parameters()).dtype)
+    for call in (gram_parts, empirical_ntk, tangents):
+        with pytest.raises(TypeError, match="no closed form of the kernel for ResidualCell; use"):
+            call(model, images)
 
 
 def test_several_outputs_stand_inside_their_sample() -> None:

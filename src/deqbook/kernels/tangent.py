@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from deqbook.implicit import IFT
-from deqbook.models import MonDEQ, ReLUImplicit, VanillaDEQ
+from deqbook.models import DeepOptEq, MonDEQ, ReLUImplicit, VanillaDEQ
 from deqbook.models.base import EquilibriumModel
 from deqbook.models.closed_form import adjoint_states
+from deqbook.solvers import fixed_point
 from deqbook.wellposed import Affine
 
 __all__ = ["Tangents", "empirical_ntk", "gram_parts", "jacobian_ntk", "parts", "tangents"]
@@ -27,7 +28,10 @@ __all__ = ["Tangents", "empirical_ntk", "gram_parts", "jacobian_ntk", "parts", "
 
 @dataclass(frozen=True)
 class Tangents:
-    """What the kernel is made of, one row per sample: inputs, injections, states, adjoints."""
+    """What the kernel is made of, one row per sample: inputs, injections, states, adjoints.
+
+    A model with k outputs has k adjoints per sample, outputs inside.
+    """
 
     x: Tensor
     q: Tensor
@@ -46,11 +50,15 @@ def tangents(
 ) -> Tangents:
     r"""Return the equilibria and the adjoint states :math:`v_i=D_i(I-W^\top D_i)^{-1}a`.
 
+    For OptEq they solve :math:`v=J^\top v+V_o` for every output o, J the Jacobian of the cell.
     States that are already known (``z`` and ``v`` together) are taken as they are.
     """
     q = model.inject(X)
     if z is not None and v is not None:
         return Tangents(X, q, z, v)
+    if isinstance(model, DeepOptEq):
+        z = model.solve(X, z, tol=tol).z
+        return Tangents(X, q, z, _tied_adjoints(model, z, q, tol))
     shape = model.structure()
     if not isinstance(shape, Affine) or not isinstance(model, ReLUImplicit | VanillaDEQ | MonDEQ):
         raise _no_closed_form(model)
@@ -84,8 +92,8 @@ def empirical_ntk(
 @torch.no_grad()
 def parts(model: EquilibriumModel, s: Tangents, t: Tangents) -> dict[str, Tensor]:
     """Return the blocks of the kernel between the samples of ``s`` and those of ``t``."""
-    blocks = _blocks(model, s, t)
-    return {name: K for name, K in blocks.items() if getattr(model, name).requires_grad}
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    return {name: K for name, K in _blocks(model, s, t).items() if name in trained}
 
 
 @singledispatch
@@ -136,6 +144,74 @@ def _(model: MonDEQ, s: Tangents, t: Tangents) -> Mapping[str, Tensor]:
         "U": vv * (s.x @ t.x.mT),
         "a": zz,
     }
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One tied layer at the equilibrium: its weights, input, activations and slopes."""
+
+    W: Tensor
+    z: Tensor
+    h: Tensor
+    slopes: Tensor
+
+
+def _layers(model: DeepOptEq, z: Tensor, q: Tensor, outputs: int) -> list[_Layer]:
+    """Walk through the layers once; rows are repeated, one per output of a sample."""
+    found, z = [], z.repeat_interleave(outputs, dim=0)
+    widths = [W.shape[0] for W in model.Ws]
+    for W, part in zip(model.Ws, q.repeat_interleave(outputs, dim=0).split(widths, dim=1)):
+        pre = z @ W.mT + part
+        h = model.sigma(pre)
+        found.append(_Layer(W, z, h, model.sigma.slope(pre)))
+        z = model.alpha * h @ W + (1 - model.alpha) * z
+    return found
+
+
+def _tied_adjoints(model: DeepOptEq, z: Tensor, q: Tensor, tol: float | None) -> Tensor:
+    r"""Solve :math:`v=J_1\cdots J_Lv+V_o`, each :math:`J_l=\alpha W_l^\top D_lW_l+(1-\alpha)I`."""
+    outputs, alpha = model.V.shape[0], model.alpha
+    layers = _layers(model, z, q, outputs)
+    source = model.V.detach().repeat(len(z), 1)
+
+    def back(v: Tensor) -> Tensor:
+        for layer in reversed(layers):
+            v = alpha * (layer.slopes * (v @ layer.W.mT)) @ layer.W + (1 - alpha) * v
+        return source + v
+
+    solver = getattr(model.default_adjoint, "solver", None)
+    return fixed_point(back, source, solver=solver, tol=tol, max_steps=2000).z
+
+
+@_blocks.register
+def _(model: DeepOptEq, s: Tangents, t: Tangents) -> Mapping[str, Tensor]:
+    r"""Tied layers use W twice: :math:`\partial\hat y/\partial W_l=\alpha hq^\top+pz^\top`."""
+    outputs = model.V.shape[0]
+    rows = [_pulled(model, k, outputs) for k in (s, t)]
+    x, y = (k.x.repeat_interleave(outputs, dim=0) for k in (s, t))
+    same = torch.eye(outputs, dtype=s.z.dtype, device=s.z.device)
+    blocks = {"V": torch.kron(s.z @ t.z.mT, same)}
+    for i, ((a, q, p), (b, r, o)) in enumerate(zip(*rows)):
+        both, alpha = p @ o.mT, model.alpha
+        blocks[f"Ws.{i}"] = (
+            alpha**2 * (a.h @ b.h.mT) * (q @ r.mT)
+            + alpha * (a.h @ o.mT) * (q @ b.z.mT)
+            + alpha * (p @ b.h.mT) * (a.z @ r.mT)
+            + both * (a.z @ b.z.mT)
+        )
+        blocks[f"Us.{i}"] = both * (x @ y.mT)
+        blocks[f"bs.{i}"] = both
+    return blocks
+
+
+def _pulled(model: DeepOptEq, t: Tangents, outputs: int) -> list[tuple[_Layer, Tensor, Tensor]]:
+    """Return, for every layer, the cotangents of its output and of its pre-activation."""
+    found, q = [], t.v
+    for layer in reversed(_layers(model, t.z, t.q, outputs)):
+        p = model.alpha * layer.slopes * (q @ layer.W.mT)
+        found.append((layer, q, p))
+        q = p @ layer.W + (1 - model.alpha) * q
+    return found[::-1]
 
 
 def jacobian_ntk(
