@@ -18,7 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deqbook.activations import Activation
-from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal, within
+from deqbook.claims.registry import (
+    Measurement,
+    Trial,
+    at_least,
+    at_most,
+    claim,
+    equal,
+    given,
+    within,
+)
 from deqbook.implicit import IFT, Adjoint, Find, Unroll, equilibrium
 from deqbook.linalg import operator_norm, symmetric_part
 from deqbook.models import DeepOptEq, MonDEQ, ReLUImplicit, VanillaDEQ
@@ -112,15 +121,10 @@ def diagonal(pre: Tensor) -> Tensor:
     return torch.diag((pre > 0).double().flatten())
 
 
-def _given(name: str, value: float, relation: str, bound: float) -> Measurement:
-    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
-    return Measurement(f"hypothesis: {name}", value, relation, bound, theorem=False)
-
-
 def _clear(*pre: Tensor) -> Measurement:
     """Measure that central differences stay on one side of every kink."""
     least = min(float(p.abs().min()) for p in pre)
-    return _given("least |pre-activation| ÷ step of differences", least / STEP, "≥", 10)
+    return given("least |pre-activation| ÷ step of differences", least / STEP, "≥", 10)
 
 
 # --- the implicit function theorem -------------------------------------------------------------
@@ -144,7 +148,7 @@ def _tanh_branch(seed: int, norm: float = 0.9) -> Iterator[Measurement]:
     z = branch(p)
     in_z = eye(6) - jacobian(lambda z: cell(z, p), z)
     derivative = torch.linalg.solve(in_z, jacobian(lambda p: cell(z, p), p))
-    yield _given("σ_min(I - ∂_z f)", float(torch.linalg.svdvals(in_z)[-1]), "≥", 1 - norm)
+    yield given("σ_min(I - ∂_z f)", float(torch.linalg.svdvals(in_z)[-1]), "≥", 1 - norm)
     yield within(
         "(I - ∂_z f)⁻¹∂_p f vs central differences",
         relative(derivative, differences(branch, p)),
@@ -171,7 +175,7 @@ def _fold(start: float) -> Iterator[Measurement]:
         roots = int((side[1:] != side[:-1]).sum())
         yield equal(f"solutions of z - tanh 2z = {name} near z", roots, 1, 0)
     slope = float(torch.func.grad(_scalar)(point))
-    yield _given("|∂_z(z - tanh 2z)| at that z", abs(slope), "≥", 0.1)
+    yield given("|∂_z(z - tanh 2z)| at that z", abs(slope), "≥", 0.1)
 
 
 @claim(
@@ -276,7 +280,7 @@ def _relu_gradients(
     W, U, a, c = (p.detach() for p in (model.W, model.U, model.a, model.c))
     x, y = sphere(4, 3, seed + 100), normal(4, g=generator(seed + 200))
     s, scale, root = _at_equilibrium(model, x, y), model.scale, math.sqrt(model.m)
-    yield _given("γ̃‖W‖", scale * operator_norm(W), "≤", 1.0)
+    yield given("γ̃‖W‖", scale * operator_norm(W), "≤", 1.0)
     yield _clear(s.pre, x @ U.mT)
     total_W, total_U = torch.zeros_like(vec(W)), torch.zeros_like(vec(U))
     worst = [0.0, 0.0, 0.0]
@@ -493,7 +497,7 @@ def _adjoint_derivative(
 ) -> Iterator[Measurement]:
     _, _, drawn = _implicit_only(seed)
     net = _to_the_kink(drawn) if at_kink else drawn
-    yield _given("γ̃‖W‖", net.scale * operator_norm(net.A), "≤", 1.0)
+    yield given("γ̃‖W‖", net.scale * operator_norm(net.A), "≤", 1.0)
     Z, pre = net.states(net.A)
     yield _clear(pre)
     D, Q = net.big(pre)
@@ -556,7 +560,7 @@ def _vanilla_gradients(seed: int, *, ordered: bool = True) -> Iterator[Measureme
     model = VanillaDEQ(W, U, a)
     x, y = sphere(4, 3, seed + 100, radius=math.sqrt(3)), normal(4, g=generator(seed + 200))
     s = _at_equilibrium(model, x, y)
-    yield _given("‖W‖", operator_norm(W), "≤", 1.0)
+    yield given("‖W‖", operator_norm(W), "≤", 1.0)
     yield _clear(s.pre)
     D = diagonal(s.pre)
     J = eye(24) - D @ kron(eye(4), W)
@@ -943,7 +947,7 @@ def adjoint_bound(trial: Trial) -> Iterable[Measurement]:
     a = normal(*D.shape, g=trial.g)
     sym = eye(D.shape[1]) - symmetric_part(W)
     modulus = torch.linalg.eigvalsh(sym)[:, 0]
-    yield _given("least λ_min(I - sym W) - μ", float((modulus - mu).min()), "≥", -SAME)
+    yield given("least λ_min(I - sym W) - μ", float((modulus - mu).min()), "≥", -SAME)
     yield at_most("largest ‖v‖μ/‖a‖, 400 draws", _vector_ratio(W, D, a, mu), 1 + SAME)
     yield _adjoint_vectors(factor=True)
     yield _tight_vector(0.5)
@@ -1298,7 +1302,7 @@ def _memory(seed: int, adjoint: Callable[[int], Adjoint]) -> Measurement:
 def unrolled_or_implicit(trial: Trial) -> Iterable[Measurement]:
     """Compare both with central differences, count bytes, and follow two errors."""
     task, solved = _training(trial.seed), _stop_after(400)
-    yield _given("contraction modulus κ of the cell", task.modulus, "≤", 1.0)
+    yield given("contraction modulus κ of the cell", task.modulus, "≤", 1.0)
     yield _trained_gradient(trial.seed, solved, EXACT)
     exact = task.gradient(solved, EXACT)
     error = {k: relative(task.gradient(solved, Unroll(k)), exact) for k in (20, 40, 200)}

@@ -21,7 +21,17 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal, within
+from deqbook.claims.registry import (
+    Measurement,
+    Trial,
+    at_least,
+    at_most,
+    claim,
+    equal,
+    given,
+    named,
+    within,
+)
 from deqbook.implicit import IFT
 from deqbook.kernels import Tangents, parts
 from deqbook.linalg import operator_norm
@@ -271,16 +281,6 @@ def steps_for(rate: float, factor: float, most: int = 2000) -> int:
     return min(most, math.ceil(math.log(factor) / math.log(rate)))
 
 
-def _given(name: str, value: float, relation: str, bound: float) -> Measurement:
-    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
-    return Measurement(f"hypothesis: {name}", float(value), relation, float(bound), theorem=False)
-
-
-def _named(found: Iterable[Measurement], *starts: str) -> list[Measurement]:
-    """Keep the measurements whose names start so: those a control is about."""
-    return [m for m in found if m.name.startswith(starts)]
-
-
 # --- Lipschitz maps ----------------------------------------------------------------------------
 
 
@@ -319,7 +319,7 @@ def slit_plane(trial: Trial) -> Iterable[Measurement]:
     r = 1 + torch.rand(50, generator=trial.g, dtype=torch.float64)
     x, y = (torch.stack([-r, side * 0.1 * r], dim=1) for side in (1, -1))
     found = _lipschitz(lambda t: torch.atan2(t[:, 1], t[:, 0])[:, None], 1.0, x, y)
-    return _named(found, "max ‖f(x)-f(y)‖")
+    return named(found, "max ‖f(x)-f(y)‖")
 
 
 @lipschitz_maps.control("a strongly convex loss, L_f read off on the unit ball: no L_f serves ℝᵖ")
@@ -1011,19 +1011,19 @@ def prediction_dynamics(trial: Trial) -> Iterable[Measurement]:
 @prediction_dynamics.control("the mean loss, but no factor 1/n in ŷ', as printed")
 def missing_mean(trial: Trial) -> Iterable[Measurement]:
     """With n = 4 samples the predictions move four times more slowly than said."""
-    return _named(_evolution(trial.seed, weight=0.25), "order", "flow")
+    return named(_evolution(trial.seed, weight=0.25), "order", "flow")
 
 
 @prediction_dynamics.control("the sign of the flow: θ' = +∇𝓛, as printed before the lemma")
 def wrong_sign(trial: Trial) -> Iterable[Measurement]:
     """The predictions then run away from the labels."""
-    return _named(_evolution(trial.seed, weight=-1.0), "order", "flow")
+    return named(_evolution(trial.seed, weight=-1.0), "order", "flow")
 
 
 @prediction_dynamics.control("the kernel frozen at its initial value")
 def frozen_kernel(trial: Trial) -> Iterable[Measurement]:
     """At this width the kernel moves, and a linear equation for ŷ is not enough."""
-    return _named(_evolution(trial.seed, moving=False), "flow")
+    return named(_evolution(trial.seed, moving=False), "flow")
 
 
 # --- PL* ---------------------------------------------------------------------------------------
@@ -1131,20 +1131,18 @@ def pl_star_suffices(trial: Trial) -> Iterable[Measurement]:
     task = saturating(trial.seed)
     loss = task.loss()
     need = 2 * float(task.y.norm()) / math.sqrt(loss.kappa)
-    yield _given(
-        "2√(2𝓛_0/κ) ÷ radius on which κ holds, tanh(Φθ)", need / task.radius, "≤", ROUNDING
-    )
+    yield given("2√(2𝓛_0/κ) ÷ radius on which κ holds, tanh(Φθ)", need / task.radius, "≤", ROUNDING)
     yield from _saturating_descent(task, loss)
     ball = vanilla_ball(trial.seed)
     net = ball.network
     first = float(net.value(net.start))
     need = math.sqrt(2 * first / ball.kappa)
-    yield _given("2√(2𝓛_0/κ) ÷ radius on which κ holds, DEQ", 2 * need / ball.radius, "≤", 1)
+    yield given("2√(2𝓛_0/κ) ÷ radius on which κ holds, DEQ", 2 * need / ball.radius, "≤", 1)
     yield from _network_flow(ball)
     step = 0.5 / float(torch.linalg.eigvalsh(net.kernel(net.start))[-1])
     path = descent(net, net.start, step, 60)
     half = float(((path.value[:-1] - path.value[1:]) / path.slope[:-1].pow(2)).min()) / (step / 2)
-    yield _given("DEQ, descent: min (𝓛_t-𝓛_{t+1}) ÷ ½η‖∇𝓛_t‖²", half, "≥", 1)
+    yield given("DEQ, descent: min (𝓛_t-𝓛_{t+1}) ÷ ½η‖∇𝓛_t‖²", half, "≥", 1)
     clock = torch.arange(1, 61, dtype=torch.float64)
     ratio = float((path.value[1:] / first / (1 - ball.kappa * step) ** clock).max())
     yield at_most("DEQ, descent: max 𝓛_t ÷ (1-κη)ᵗ𝓛_0", ratio, 1)
@@ -1212,7 +1210,7 @@ def path_lengths(trial: Trial) -> Iterable[Measurement]:
     length = _descent_length(square, start, 1.9)
     yield at_most("β‖θ‖²/2, η = 1.9/β: length of descent ÷ √(2𝓛_0/κ)", length, 20)
     ball = vanilla_ball(trial.seed)
-    yield from _named(_network_flow(ball), "DEQ, flow: path length")
+    yield from named(_network_flow(ball), "DEQ, flow: path length")
 
 
 @path_lengths.control("PL at the start only: x⁴, where f'²/2f = 8x² tends to 0")

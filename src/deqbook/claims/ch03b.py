@@ -19,7 +19,16 @@ from torch import Tensor
 
 from deqbook.bounds import relu_implicit, vanilla
 from deqbook.bounds.conditions import Conditions
-from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal, within
+from deqbook.claims.registry import (
+    Measurement,
+    Trial,
+    at_least,
+    at_most,
+    claim,
+    equal,
+    given,
+    within,
+)
 from deqbook.dynamics import Record, Trajectory, gradient_descent, gradient_flow
 from deqbook.kernels import Tangents, empirical_ntk, jacobian_ntk, parts, tangents
 from deqbook.linalg import operator_norm
@@ -42,11 +51,6 @@ Ask = Callable[[Tensor], Conditions]
 # --- tools -------------------------------------------------------------------------------------
 
 
-def _given(name: str, value: float, relation: str, bound: float) -> Measurement:
-    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
-    return Measurement(f"hypothesis: {name}", float(value), relation, bound, theorem=False)
-
-
 def _beyond(name: str, value: float, relation: str, bound: float) -> Measurement:
     """Measure a conclusion where the theorem is silent."""
     return Measurement(PRACTICE + name, float(value), relation, bound, theorem=False)
@@ -55,7 +59,7 @@ def _beyond(name: str, value: float, relation: str, bound: float) -> Measurement
 def _asked(conditions: Conditions) -> Iterator[Measurement]:
     """Measure every hypothesis as the ratio of what is needed to what there is."""
     for c in conditions.conditions:
-        yield _given(f"{c.formula}, need ÷ have", c.ratio, "≤", 1.0)
+        yield given(f"{c.formula}, need ÷ have", c.ratio, "≤", 1.0)
 
 
 def _orthonormal(n: int, d: int, seed: int) -> Tensor:
@@ -197,10 +201,8 @@ def _masked_move(seed: int, norm: str) -> Iterator[Measurement]:
     radius = relu_implicit.lemma34_radius(model, X, lambda0=lambda0, norm=norm)
     move = -torch.sign(U) * torch.outer(torch.sign(U @ v), v)
     move *= radius / operator_norm(move)
-    yield _given("masked move: λ_min(G(0)) ÷ ¾λ₀", _least(G0) / (0.75 * lambda0), "≥", 1.0)
-    yield _given(
-        "masked move: ‖U‖ ÷ 2‖U(0)‖", operator_norm(U + move) / (2 * size * m**0.5), "≤", 1
-    )
+    yield given("masked move: λ_min(G(0)) ÷ ¾λ₀", _least(G0) / (0.75 * lambda0), "≥", 1.0)
+    yield given("masked move: ‖U‖ ÷ 2‖U(0)‖", operator_norm(U + move) / (2 * size * m**0.5), "≤", 1)
     yield from _moved(model, X, G0, move, lambda0, "masked move")
 
 

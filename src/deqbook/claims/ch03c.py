@@ -31,7 +31,16 @@ from deqbook.bounds.monotone import (
     state_perturbation,
 )
 from deqbook.claims import opteq_training  # noqa: F401  (registers the page's claims of xie2022)
-from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal, within
+from deqbook.claims.registry import (
+    Measurement,
+    Trial,
+    at_least,
+    at_most,
+    claim,
+    equal,
+    given,
+    within,
+)
 from deqbook.dynamics import Record, Trajectory, gradient_descent, gradient_flow
 from deqbook.kernels import empirical_ntk, gram_parts
 from deqbook.linalg import operator_norm
@@ -49,11 +58,6 @@ CONDITIONS = {"flow": (flow_conditions, 4.0), "descent": (descent_conditions, 8.
 
 def _eye(m: int) -> Tensor:
     return torch.eye(m, dtype=torch.float64)
-
-
-def _given(name: str, value: float, relation: str, bound: float) -> Measurement:
-    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
-    return Measurement(f"hypothesis: {name}", value, relation, bound, theorem=False)
 
 
 # --- networks that satisfy the conditions ------------------------------------------------------
@@ -460,7 +464,7 @@ def unseparated(seed: int) -> tuple[Task, Run]:
 def _hypotheses(task: Task, kind: str) -> Measurement:
     met = task.conditions(kind)
     least = min(c.have / c.need for c in met.conditions)
-    return _given(f"{met.source}: least have ÷ need", least, "≥", 1.0)
+    return given(f"{met.source}: least have ÷ need", least, "≥", 1.0)
 
 
 # --- one step of descent -----------------------------------------------------------------------
@@ -494,7 +498,7 @@ def _crossed(seed: int, label: float = 1e-5, size: float = 0.05) -> Task:
 def _stays(task: Task) -> Measurement:
     """Measure (3.16), the part of Condition 2′ that the lemmas on one step use."""
     met = [c for c in task.conditions("descent").conditions if len(c.name) == len("A stays")]
-    return _given("(3.16): least have ÷ need", min(c.have / c.need for c in met), "≥", 1.0)
+    return given("(3.16): least have ÷ need", min(c.have / c.need for c in met), "≥", 1.0)
 
 
 def _one_step(name: str, task: Task, run: Run, s: Scales) -> Iterator[Measurement]:
@@ -557,7 +561,7 @@ def weights_stay(trial: Trial) -> Iterable[Measurement]:
     s = task.scales
     fall = run.loss / run.loss[0] * (1 - run.eta * s.lambda0**2 / 4) ** -torch.arange(STEPS + 1.0)
     yield _hypotheses(task, "descent")
-    yield _given("largest L_k ÷ (1-ηλ₀²/4)^k L_0", float(fall[1:].max()), "≤", 1.0)
+    yield given("largest L_k ÷ (1-ηλ₀²/4)^k L_0", float(fall[1:].max()), "≤", 1.0)
     yield from _proposition5(task, run)
     for name in NAMES:
         bound = s.displacements[name] / getattr(task.radii, name)
@@ -919,7 +923,7 @@ def flow_rate(trial: Trial) -> Iterable[Measurement]:
     s, run = task.scales, _flow(task)
     yield _hypotheses(task, "flow")
     flips = math.nan if run.flips is None else float(run.flips.max())
-    yield _given("units that change side", flips, "≤", 0.0)
+    yield given("units that change side", flips, "≤", 0.0)
     yield from _promise(run, s.lambda0)
     for name in NAMES:
         bound = 4 / s.lambda0**2 * s.x * s.e0 * s.gradients[name]

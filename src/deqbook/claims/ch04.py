@@ -27,7 +27,17 @@ from deqbook import data
 from deqbook.claims import population  # noqa: F401  (registers the page's claims of ling2023)
 from deqbook.claims.ch02 import chain_A, chain_B, exact_states, eye, kron, relative
 from deqbook.claims.ch03a import Network, descent, monotone_network, vanilla_ball
-from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal, within
+from deqbook.claims.registry import (
+    Measurement,
+    Trial,
+    at_least,
+    at_most,
+    claim,
+    equal,
+    given,
+    named,
+    within,
+)
 from deqbook.kernels import (
     empirical_ntk,
     feature_limit,
@@ -51,16 +61,6 @@ CRAMER = 1.0864350  # |h_k(x)| ≤ 1.0864… e^{x²/4} for all k and x (Cramér)
 TERMS = 3000  # of the Hermite series of ReLU, where a bound sums it
 
 Function = Callable[[Tensor], Tensor]
-
-
-def _given(name: str, value: float, relation: str, bound: float) -> Measurement:
-    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
-    return Measurement(f"hypothesis: {name}", float(value), relation, float(bound), theorem=False)
-
-
-def _named(found: Iterable[Measurement], *starts: str) -> list[Measurement]:
-    """Keep the measurements whose names start so: those a control is about."""
-    return [m for m in found if m.name.startswith(starts)]
 
 
 def _least(H: Tensor) -> float:
@@ -143,7 +143,7 @@ def _relu_dynamics(seed: int, *, ones: bool = True, features: bool = True) -> It
     model, e, slope = known.model, known.error, known.slope
     assert isinstance(model, ReLUImplicit)
     H, Phi = _relu_kernel(model, known.X, ones=ones, features=features)
-    yield _given("γ̃‖W‖", model.scale * operator_norm(model.W.detach()), "≤", 1)
+    yield given("γ̃‖W‖", model.scale * operator_norm(model.W.detach()), "≤", 1)
     yield within("H vs Jacobian of autograd", relative(H, known.jacobian), SAME)
     package = torch.stack(list(known.parts.values())).sum(0)
     yield within("H vs gram_parts", relative(H, package), SAME)
@@ -167,13 +167,13 @@ def relu_kernel(trial: Trial) -> Iterable[Measurement]:
 @relu_kernel.control("the identity I_n in the place of J_n = 11ᵀ, as printed")
 def identity_for_ones(trial: Trial) -> Iterable[Measurement]:
     """The read-out contributes ZZᵀ, not its diagonal."""
-    return _named(_relu_dynamics(trial.seed, ones=False), "H vs", "dŷ/dt")
+    return named(_relu_dynamics(trial.seed, ones=False), "H vs", "dŷ/dt")
 
 
 @relu_kernel.control("the direct path of the features dropped from Q")
 def one_path(trial: Trial) -> Iterable[Measurement]:
     """U acts through the state and through φ."""
-    return _named(_relu_dynamics(trial.seed, features=False), "H vs", "dŷ/dt")
+    return named(_relu_dynamics(trial.seed, features=False), "H vs", "dŷ/dt")
 
 
 # --- data: unit, not parallel ------------------------------------------------------------------
@@ -213,7 +213,7 @@ def _images(name: str, count: int, g: torch.Generator) -> Tensor:
 
 
 def _nonparallel(what: str, X: Tensor) -> Iterator[Measurement]:
-    yield _given(f"{what}: max |⟨x_i,x_j⟩|", _coherence(X), "≤", 1 - 1e-9)
+    yield given(f"{what}: max |⟨x_i,x_j⟩|", _coherence(X), "≤", 1 - 1e-9)
     least = _least(feature_limit(X))
     yield Measurement(f"{what}: λ_min(G^∞)", least, "≥", 1e-10, theorem=False)
 
@@ -296,7 +296,7 @@ def definite_limit(trial: Trial) -> Iterable[Measurement]:
     """Compare λ_min with the bound of the Hermite series; then two inputs at a small angle."""
     X = sphere(6, 4, trial.seed)
     G = feature_limit(X)
-    yield _given("max |⟨x_i,x_j⟩|", _coherence(X), "≤", 1 - 1e-9)
+    yield given("max |⟨x_i,x_j⟩|", _coherence(X), "≤", 1 - 1e-9)
     yield _definite(X, G)
     gaps = [abs(float(G[0, j]) - _pair_limit(float(X[0] @ X[j]))) for j in range(1, 6)]
     yield within("closed form of G^∞ vs quadrature", max(gaps), 1e-10)
@@ -374,7 +374,7 @@ def _concentration(
     lambda0 = _least(limit)
     need = feature_width(lambda0, n, delta)
     m = need if width is None else width
-    yield _given("52n²λ₀⁻²log(n(n+1)/δ) ÷ m", need / m, "≤", 1)
+    yield given("52n²λ₀⁻²log(n(n+1)/δ) ÷ m", need / m, "≤", 1)
     G = _grams(X, m, draws, g, mean=mean)
     away = torch.linalg.matrix_norm(G - limit, 2)
     yield at_most("share of draws with ‖G(0)-G^∞‖ > λ₀/4", _share(away > lambda0 / 4), delta)
@@ -430,7 +430,7 @@ def too_narrow(trial: Trial) -> Iterable[Measurement]:
 def no_mean(trial: Trial) -> Iterable[Measurement]:
     """The sum grows with m, and what concentrates is the mean."""
     return [
-        *_named(_concentration(trial.seed, mean=False), "share of draws with ‖"),
+        *named(_concentration(trial.seed, mean=False), "share of draws with ‖"),
         _entries(trial.seed, mean=False),
     ]
 
@@ -646,7 +646,7 @@ def without_slope(trial: Trial) -> Iterable[Measurement]:
     hinge = _Hinge(_uniform(-1, 1, trial.g))
     a = hinge.coefficients(ORDER)
     a[1] = 0
-    return _named(_parseval(hinge.inner(hinge), a, hinge.tail(ORDER)), "(‖f‖²")
+    return named(_parseval(hinge.inner(hinge), a, hinge.tail(ORDER)), "(‖f‖²")
 
 
 @parseval.control("f not in L², though all its a_k exist: fp = e^{-x^{1/4}} sin x^{1/4}, x > 0")
@@ -663,13 +663,13 @@ def invisible(trial: Trial) -> Iterable[Measurement]:
         return (size * math.exp(-(x**0.25)) * math.sin(x**0.25)) ** 2 / _density(x)
 
     found = _parseval(float(quad(square, 0, 8)[0]), a, _Hinge(0.0).tail(ORDER))
-    return _named(found, "(‖f‖²")
+    return named(found, "(‖f‖²")
 
 
 @parseval.control("coefficients that are not square summable: a_k = ±(k+1)^{-1/4}")
 def not_summable(trial: Trial) -> Iterable[Measurement]:
     """The partial sums are no Cauchy sequence, so no f ∈ L² has them."""
-    return _named(_from_coefficients(trial.g, decay=0.25), "‖f_40-f_20‖² ÷ (1/21")
+    return named(_from_coefficients(trial.g, decay=0.25), "‖f_40-f_20‖² ÷ (1/21")
 
 
 def _continuity(f: _Hinge, g: _Hinge, *, printed: bool = False) -> Measurement:
@@ -929,7 +929,7 @@ def exponential(trial: Trial) -> Iterable[Measurement]:
     """Not a polynomial, so infinitely many a_k ≠ 0: for the positive sign, growth matters."""
     w, k = _uniform(0.5, 1, trial.g), torch.arange(121, dtype=torch.float64)
     a = -torch.exp(k * math.log(w) - torch.lgamma(k + 1) / 2 + w**2 / 2)
-    return _named(_both_signs(a), "positive")
+    return named(_both_signs(a), "positive")
 
 
 def _powers(X: Tensor, delta: float, *, series: bool = True) -> Iterator[Measurement]:
@@ -953,7 +953,7 @@ def _powers(X: Tensor, delta: float, *, series: bool = True) -> Iterator[Measure
 def hadamard_powers(trial: Trial) -> Iterable[Measurement]:
     """Take the powers just beyond the threshold, where the bound is barely positive."""
     X = sphere(8, 5, trial.seed)
-    yield _given("δ = max |⟨x_i,x_j⟩|", _coherence(X), "≤", 1 - 1e-9)
+    yield given("δ = max |⟨x_i,x_j⟩|", _coherence(X), "≤", 1 - 1e-9)
     yield from _powers(X, _coherence(X))
 
 
@@ -982,7 +982,7 @@ def _schur(seed: int) -> Iterator[Measurement]:
     """Evaluate both sides for Gaussian weights."""
     model = ReLUImplicit.init_implicit_only(60, 10, gamma=0.4, seed=seed)
     X = sphere(5, 10, seed + 100)
-    yield _given("γ̃‖W‖", model.scale * operator_norm(model.W.detach()), "≤", 1)
+    yield given("γ̃‖W‖", model.scale * operator_norm(model.W.detach()), "≤", 1)
     t = tangents(model, X, tol=1e-13)
     H, G = empirical_ntk(model, X, tol=1e-13), t.z @ t.z.mT
     least = float(t.v.pow(2).sum(1).min())
@@ -1003,7 +1003,7 @@ def _candidate(model: ReLUImplicit, X: Tensor) -> Tensor:
 
 
 def _all_active(model: ReLUImplicit, X: Tensor) -> Iterator[Measurement]:
-    yield _given("ρ(γ̃W)", spectral_radius(model.scale * model.W.detach()), "≤", 1)
+    yield given("ρ(γ̃W)", spectral_radius(model.scale * model.W.detach()), "≤", 1)
     Z = _candidate(model, X)
     yield at_least("least entry of (I-γ̃W)⁻¹φ", float(Z.min()), 0)
     residual = model.f(Z, model.inject(X), model.W).detach() - Z
@@ -1153,7 +1153,7 @@ def triangular(trial: Trial) -> Iterable[Measurement]:
     """Real eigenvalues are not enough: the eigenvectors are not orthogonal."""
     S = torch.diag(torch.arange(1.0, 7.0).double()) + torch.triu(normal(6, 6, g=trial.g), 1)
     found = _spectral(S, normal(6, g=trial.g))
-    return _named(found, "eigenvectors", "‖S-", "(I-ηS)")
+    return named(found, "eigenvectors", "‖S-", "(I-ηS)")
 
 
 def _around(centre: Tensor, radius: float, count: int, g: torch.Generator) -> Tensor:
@@ -1234,7 +1234,7 @@ def conditioning_gives_pl(trial: Trial) -> Iterable[Measurement]:
     """Check a certified ball, then the points of a descent; then labels along the last mode."""
     ball = vanilla_ball(trial.seed)
     net, points = ball.network, _around(ball.network.start, ball.radius, 8, trial.g)
-    yield _given(CONDITIONED, _conditioned(net, ball.kappa, points).value, "≥", 1)
+    yield given(CONDITIONED, _conditioned(net, ball.kappa, points).value, "≥", 1)
     yield _square_loss(net, ball.kappa, points)
     path_net = monotone_network(trial.seed)
     step = 0.5 / float(torch.linalg.eigvalsh(path_net.kernel(path_net.start))[-1])
@@ -1356,16 +1356,16 @@ def monotone_kernel(trial: Trial) -> Iterable[Measurement]:
 def printed_readout(trial: Trial) -> Iterable[Measurement]:
     """It mixes the samples."""
     names = tuple(f"K_{p}: Hadamard vs Kron" for p in "ABU")
-    return _named(_monotone_ntk(trial.seed, ordered=False), *names)
+    return named(_monotone_ntk(trial.seed, ordered=False), *names)
 
 
 @monotone_kernel.control("the mixed products of K_A left out")
 def no_cross_terms(trial: Trial) -> Iterable[Measurement]:
     """A enters W twice, as Aᵀ and as A."""
-    return _named(_monotone_ntk(trial.seed, cross=0.0), "K_A", "K vs", "dŷ")
+    return named(_monotone_ntk(trial.seed, cross=0.0), "K_A", "K vs", "dŷ")
 
 
 @monotone_kernel.control("W = B+Bᵀ in K_B: a plus for the minus of the swapped product")
 def symmetric_part_instead(trial: Trial) -> Iterable[Measurement]:
     """B enters through its skew part."""
-    return _named(_monotone_ntk(trial.seed, swap=1.0), "K_B", "K vs", "dŷ")
+    return named(_monotone_ntk(trial.seed, swap=1.0), "K_B", "K vs", "dŷ")

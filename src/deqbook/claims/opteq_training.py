@@ -27,7 +27,16 @@ from deqbook.bounds.opteq import (
 )
 from deqbook.claims.ch02 import SOFT, commutation, eye, kron, relative, vec
 from deqbook.claims.instances import segment_instance
-from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal, within
+from deqbook.claims.registry import (
+    Measurement,
+    Trial,
+    at_least,
+    at_most,
+    claim,
+    equal,
+    given,
+    within,
+)
 from deqbook.linalg import operator_norm
 from deqbook.runtime import generator, normal
 
@@ -41,11 +50,6 @@ KAPPA, BEND = 0.3, 0.175  # least slope and largest |σ''| of the activation SOF
 LIFTED = Activation(  # SOFT without the shift that makes it vanish at 0
     "0.3t + 0.7 softplus, unshifted", lambda t: SOFT(t) + 0.7 * math.log(2.0), SOFT.slope, SOFT.prox
 )
-
-
-def _given(name: str, value: float, relation: str, bound: float) -> Measurement:
-    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
-    return Measurement(f"hypothesis: {name}", value, relation, bound, theorem=False)
 
 
 # --- the network -------------------------------------------------------------------------------
@@ -213,7 +217,7 @@ def from_zero(case: Instance) -> Instance:
 
 def _largest_norm(theta: Theta) -> Measurement:
     norms = [operator_norm(theta[f"W{i}"]) for i in range(1, depth(theta) + 1)]
-    return _given("largest ‖W_l‖", max(norms), "≤", 1.0)
+    return given("largest ‖W_l‖", max(norms), "≤", 1.0)
 
 
 def _worst(values: Iterable[float]) -> float:
@@ -771,7 +775,7 @@ def _gradient_square(one: Task, error: Tensor) -> float:
 
 def _rank(H: Tensor) -> Measurement:
     values = torch.linalg.eigvalsh(H)
-    return _given("least ÷ largest eigenvalue of H", float(values[0] / values[-1]), "≥", 1e-10)
+    return given("least ÷ largest eigenvalue of H", float(values[0] / values[-1]), "≥", 1e-10)
 
 
 LOWEST = "‖∇𝓛‖² ÷ ‖e‖², the error that moves least"
@@ -864,10 +868,10 @@ def _linear_training(
     step = asked.step if factor is None else factor / high
     run = descend(one, y, step, epochs)
     yield _rank(J @ J.mT)
-    yield _given("ρ, where the constant C is proved up to 0.05", radius, "≤", CAP)
+    yield given("ρ, where the constant C is proved up to 0.05", radius, "≤", CAP)
     for c in asked.conditions[1:]:
-        yield _given(f"{c.name}, need ÷ have", c.ratio, "≤", 1.0)
-    yield _given("step ÷ largest step allowed", step / asked.step, "≤", 1.0)
+        yield given(f"{c.name}, need ÷ have", c.ratio, "≤", 1.0)
+    yield given("step ÷ largest step allowed", step / asked.step, "≤", 1.0)
     yield at_most(FINAL, run.loss[-1] / loss / (1 - step * low / 2) ** epochs, 1.0)
     each = [b / a + step * lam for a, b, lam in zip(run.loss, run.loss[1:], run.kernel_min)]
     yield at_most("worst step: 𝓛ₜ₊₁ ÷ 𝓛ₜ + ηλₜ", _worst(each), 1.0)

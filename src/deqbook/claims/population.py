@@ -19,7 +19,17 @@ from torch import Tensor
 from deqbook import data
 from deqbook.bounds import vanilla
 from deqbook.claims.instances import picard_states
-from deqbook.claims.registry import Measurement, Trial, at_least, at_most, claim, equal, within
+from deqbook.claims.registry import (
+    Measurement,
+    Trial,
+    at_least,
+    at_most,
+    claim,
+    equal,
+    given,
+    named,
+    within,
+)
 from deqbook.kernels import (
     kappa0,
     kappa1,
@@ -39,16 +49,6 @@ EDGE = 2 * math.sqrt(2) * SIGMA  # 2√2 σ_w, where ‖W‖ concentrates
 
 
 # --- tools -------------------------------------------------------------------------------------
-
-
-def _given(name: str, value: float, relation: str, bound: float) -> Measurement:
-    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
-    return Measurement(f"hypothesis: {name}", float(value), relation, bound, theorem=False)
-
-
-def _named(found: Iterable[Measurement], *starts: str) -> list[Measurement]:
-    """Keep the measurements whose names start so: those a control is about."""
-    return [m for m in found if m.name.startswith(starts)]
 
 
 def _inputs(seed: int, n: int, d: int = 10, *, radius: float = 1.0) -> Tensor:
@@ -210,7 +210,7 @@ def no_half(trial: Trial) -> Iterable[Measurement]:
 @dual_activation.control("the variances are not 1, and the formula is used without its scale")
 def not_standard(trial: Trial) -> Iterable[Measurement]:
     """Homogeneity brings the factor √(vw)."""
-    return _named(_dual_activation(trial.seed, scaled=False), "other")
+    return named(_dual_activation(trial.seed, scaled=False), "other")
 
 
 # --- Definition 1 ------------------------------------------------------------------------------
@@ -272,19 +272,19 @@ def population_definition(trial: Trial) -> Iterable[Measurement]:
 @population_definition.control("variances σ_w²/m and 1/d, without the 2")
 def no_gain(trial: Trial) -> Iterable[Measurement]:
     """ReLU halves the second moment of every layer, and nothing makes up for it."""
-    return _named(_definition(trial.seed, gain=1.0), "untied")
+    return named(_definition(trial.seed, gain=1.0), "untied")
 
 
 @population_definition.control("inputs of length 1.5√d, where the printed diagonal 1 is for √d")
 def not_on_the_sphere(trial: Trial) -> Iterable[Measurement]:
     """The diagonal of S is 2.25."""
-    return _named(_definition(trial.seed, radius=1.5), "untied")
+    return named(_definition(trial.seed, radius=1.5), "untied")
 
 
 @population_definition.control("the input enters the first layer only")
 def inject_once(trial: Trial) -> Iterable[Measurement]:
     """Without S in every layer the kernels shrink to 0 like σ_w^{2ℓ}."""
-    return _named(_definition(trial.seed, inject_once=True), "max |K")
+    return named(_definition(trial.seed, inject_once=True), "max |K")
 
 
 # --- Lemma 3 -----------------------------------------------------------------------------------
@@ -332,13 +332,13 @@ def angle_recursion(trial: Trial) -> Iterable[Measurement]:
 @angle_recursion.control("s_{ℓ-1} in place of s_ℓ, as printed in (13): erratum L6")
 def previous_layer(trial: Trial) -> Iterable[Measurement]:
     """At ℓ = 2 the printed weights are 0 and 1: the first layer is forgotten."""
-    return _named(_angles(trial.seed, previous=True), "max |K^", "max |cos")
+    return named(_angles(trial.seed, previous=True), "max |K^", "max |cos")
 
 
 @angle_recursion.control("K_ij below the line of cosθ, as printed: erratum L6")
 def cross_entry_below(trial: Trial) -> Iterable[Measurement]:
     """The variance of a unit is a diagonal entry."""
-    return _named(_angles(trial.seed, cross=True), "max |cos")
+    return named(_angles(trial.seed, cross=True), "max |cos")
 
 
 # --- Theorem 3 ---------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def _to_the_limit(
     n, depth = 6, 8
     S = _second_moments(_inputs(seed, n, radius=radius))
     deep = population_kernels(S, variance, 61)
-    yield _given("σ_w²", variance, "≤", 0.125)
+    yield given("σ_w²", variance, "≤", 0.125)
     yield within("‖K^(61)-K^(60)‖_F", (deep[60] - deep[59]).norm(), 1e-12)
     K, kernels = deep[-1], torch.stack([torch.zeros_like(S), *deep[:depth]])
     decay = variance ** torch.arange(depth + 1, dtype=torch.float64)
@@ -414,19 +414,19 @@ def infinite_depth(trial: Trial) -> Iterable[Measurement]:
 @infinite_depth.control("σ_w² = 1.1")
 def no_limit(trial: Trial) -> Iterable[Measurement]:
     """The diagonal grows like σ_w^{2ℓ}."""
-    return _named(_to_the_limit(trial.seed, variance=1.1), "hypothesis", "‖K^(61)")
+    return named(_to_the_limit(trial.seed, variance=1.1), "hypothesis", "‖K^(61)")
 
 
 @infinite_depth.control("inputs of length 1.5√d")
 def long_inputs(trial: Trial) -> Iterable[Measurement]:
     """All gaps are 2.25 times as large."""
-    return _named(_to_the_limit(trial.seed, radius=1.5), "max over", "max ‖K", "max |K - Q")
+    return named(_to_the_limit(trial.seed, radius=1.5), "max over", "max ‖K", "max |K - Q")
 
 
 @infinite_depth.control("inputs of length ½√d")
 def short_inputs(trial: Trial) -> Iterable[Measurement]:
     """The kernel is a quarter of what (14) says."""
-    return _named(_to_the_limit(trial.seed, radius=0.5), "min ‖K", "max |K - Q")
+    return named(_to_the_limit(trial.seed, radius=0.5), "min ‖K", "max |K - Q")
 
 
 @infinite_depth.control("two inputs coincide")
@@ -449,12 +449,12 @@ def _spread_out(X: Tensor, variance: float = VARIANCE) -> Iterator[Measurement]:
     """Measure the two parts of the assumption, and what they give."""
     n, d = X.shape
     S = _second_moments(X)
-    yield _given("max |‖x_i‖/√d - 1|", (X.norm(dim=1) / d**0.5 - 1).abs().max(), "≤", 1e-12)
+    yield given("max |‖x_i‖/√d - 1|", (X.norm(dim=1) / d**0.5 - 1).abs().max(), "≤", 1e-12)
     pairs = torch.triu_indices(n, n, 1)
     # the sine keeps its digits where the cosine is 1 up to rounding
     unit = X / X.norm(dim=1, keepdim=True)
     apart = (unit[pairs[0]] - unit[pairs[1]]).norm(dim=1).min()
-    yield _given("least distance of two directions", apart, "≥", 1e-3)
+    yield given("least distance of two directions", apart, "≥", 1e-3)
     yield from _positive("pictures", S, variance)
     K = population_limit(S, variance).K
     off = (K.diagonal() - 1 / (1 - variance)).abs().max()
@@ -490,7 +490,7 @@ def equal_pictures(trial: Trial) -> Iterable[Measurement]:
     """No kernel tells them apart."""
     X = _pictures(trial.seed)
     names = ("hypothesis: least", "pictures: λ")
-    return _named(_spread_out(torch.cat([X[:-1], X[:1]])), *names)
+    return named(_spread_out(torch.cat([X[:-1], X[:1]])), *names)
 
 
 @sphere_data.control("one picture is twice as bright as another: parallel, not on the sphere")
@@ -517,7 +517,7 @@ def _truncation(
     model = VanillaDEQ.init(m, 10, variance=variance, seed=seed)
     tied = _layers(model, X, 150)
     rate = operator_norm(model.W.detach())
-    yield _given("‖W‖", rate, "≤", 1.0)
+    yield given("‖W‖", rate, "≤", 1.0)
     end, states = tied[-1], tied[: depth + 1]
     if fresh:
         states = _fresh_layers(m, X, depth, generator(seed + 300))
@@ -570,13 +570,13 @@ def depth_truncation(trial: Trial) -> Iterable[Measurement]:
 def untied_layers(trial: Trial) -> Iterable[Measurement]:
     """The states do not settle."""
     names = ("‖Z^", "max over", "factor")
-    return _named(_truncation(trial.seed, fresh=True), *names)
+    return named(_truncation(trial.seed, fresh=True), *names)
 
 
 @depth_truncation.control("σ_w² = 1.2 instead of less than 1/8")
 def expanding(trial: Trial) -> Iterable[Measurement]:
     """The states grow, and there is no equilibrium to approach."""
-    return _named(_truncation(trial.seed, variance=1.2), "hypothesis", "‖Z^")
+    return named(_truncation(trial.seed, variance=1.2), "hypothesis", "‖Z^")
 
 
 @depth_truncation.control("W four times as large as Assumption 1 has it")
@@ -713,14 +713,14 @@ def fresh_randomness(trial: Trial) -> Iterable[Measurement]:
 @fresh_randomness.control("q in place of its part orthogonal to p, as printed: erratum L8")
 def printed_q(trial: Trial) -> Iterable[Measurement]:
     """The direction of p is counted twice, and two columns of M are correlated."""
-    yield from _named(_identities(trial.seed, printed=True), "max")
-    yield from _named(_law(trial.seed, 1, printed=True), "ℓ = 1, columns")
+    yield from named(_identities(trial.seed, printed=True), "max")
+    yield from named(_law(trial.seed, 1, printed=True), "ℓ = 1, columns")
 
 
 @fresh_randomness.control("given the previous layers, as printed: rows of units on in layer ℓ")
 def given_layers(trial: Trial) -> Iterable[Measurement]:
     """A unit that is on has seen a large entry of Wz: that column is not fresh."""
-    return _named(_law(trial.seed, 2, given=True), "ℓ = 2, entries of M: largest mean")
+    return named(_law(trial.seed, 2, given=True), "ℓ = 2, entries of M: largest mean")
 
 
 # --- Theorem 5 ---------------------------------------------------------------------------------
@@ -771,7 +771,7 @@ def _width_and_depth(
 )
 def tied_and_untied(trial: Trial) -> Iterable[Measurement]:
     """Check the bound where its probability is not empty, then what the error depends on."""
-    yield _given("m(8σ_w²)^ℓ ÷ ℓ² at m = 800, ℓ = 5", 800 * EDGE**10 / 25, "≥", 1.0)
+    yield given("m(8σ_w²)^ℓ ÷ ℓ² at m = 800, ℓ = 5", 800 * EDGE**10 / 25, "≥", 1.0)
     yield from _width_and_depth(trial.seed)
 
 
@@ -784,7 +784,7 @@ def too_deep(trial: Trial) -> Iterable[Measurement]:
 @tied_and_untied.control("inputs of length 1.5√d, the kernels those of length √d")
 def wrong_length(trial: Trial) -> Iterable[Measurement]:
     """No width brings the two together."""
-    return _named(_width_and_depth(trial.seed, radius=1.5), BEYOND, "exponent")
+    return named(_width_and_depth(trial.seed, radius=1.5), BEYOND, "exponent")
 
 
 @tied_and_untied.control(
@@ -792,7 +792,7 @@ def wrong_length(trial: Trial) -> Iterable[Measurement]:
 )
 def falls_with_depth(trial: Trial) -> Iterable[Measurement]:
     """The bound falls with depth; the error does not."""
-    return _named(_width_and_depth(trial.seed, promised=EDGE**9), "error")
+    return named(_width_and_depth(trial.seed, promised=EDGE**9), "error")
 
 
 # --- Theorem 2 ---------------------------------------------------------------------------------
@@ -851,13 +851,13 @@ def initial_eigenvalue(trial: Trial) -> Iterable[Measurement]:
 @initial_eigenvalue.control("as many units as inputs, m = n")
 def narrow(trial: Trial) -> Iterable[Measurement]:
     """Two units are no sample of the population."""
-    return _named(_start(trial.seed, m=2), "share")
+    return named(_start(trial.seed, m=2), "share")
 
 
 @initial_eigenvalue.control("the second input equals the first, λ_* kept")
 def repeated_input(trial: Trial) -> Iterable[Measurement]:
     """G is singular at every width."""
-    return _named(_start(trial.seed, repeated=True), "share")
+    return named(_start(trial.seed, repeated=True), "share")
 
 
 # --- Section 3.2 -------------------------------------------------------------------------------
@@ -913,7 +913,7 @@ def _condition_at(
     model = VanillaDEQ(drawn.W.detach(), drawn.U.detach(), readout * drawn.a.detach())
     asked = vanilla.condition_one(model, X, y, delta or _radius(n, least))
     lambda0 = asked.constants["lambda0"]
-    yield _given(f"n = {n}: λ_0 ÷ (mλ_*/2)", lambda0 / (m * least / 2), "≥", 1.0)
+    yield given(f"n = {n}: λ_0 ÷ (mλ_*/2)", lambda0 / (m * least / 2), "≥", 1.0)
     for name in ("(7)", "(8)", "(9')"):
         yield at_most(f"n = {n}: {name}, need ÷ have", asked[name].ratio, 1.0)
 
@@ -960,19 +960,19 @@ def width_for_condition(trial: Trial) -> Iterable[Measurement]:
 @width_for_condition.control("the read-out of Assumption 1, a(0) ~ N(0, I/m)")
 def ordinary_readout(trial: Trial) -> Iterable[Measurement]:
     """(9) then fails at every width: erratum L1."""
-    return _named(_condition_at(trial.seed, 4, readout=1.0), "n = 4: (")
+    return named(_condition_at(trial.seed, 4, readout=1.0), "n = 4: (")
 
 
 @width_for_condition.control("a radius δ that does not shrink with λ_*/n: δ = 0.3")
 def wide_balls(trial: Trial) -> Iterable[Measurement]:
     """(9') bounds δ from above whatever the width."""
-    return _named(_condition_at(trial.seed, 4, delta=0.3), "n = 4: (9')")
+    return named(_condition_at(trial.seed, 4, delta=0.3), "n = 4: (9')")
 
 
 @width_for_condition.control("a tenth of the width")
 def tenth_of_the_width(trial: Trial) -> Iterable[Measurement]:
     """(7) fails: its need ÷ have falls like m^{-1/2}."""
-    return _named(_condition_at(trial.seed, 4, width=0.1), "n = 4: (7)")
+    return named(_condition_at(trial.seed, 4, width=0.1), "n = 4: (7)")
 
 
 @width_for_condition.control("the printed width n²λ_*⁻²log(n/λ_*t): erratum L2")

@@ -32,7 +32,9 @@ __all__ = [
     "claim",
     "equal",
     "find",
+    "given",
     "load_chapters",
+    "named",
     "uncheckable",
     "verify",
     "within",
@@ -102,6 +104,16 @@ def equal(name: str, value: float, target: float, tol: float) -> Measurement:
 def within(name: str, value: float, tol: float) -> Measurement:
     """Measure ``value ≤ tol``, a numerical tolerance, for something that should be 0."""
     return Measurement(name, float(value), "≤", float(tol), theorem=False)
+
+
+def given(name: str, value: float, relation: str, bound: float) -> Measurement:
+    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
+    return Measurement(f"hypothesis: {name}", float(value), relation, float(bound), theorem=False)
+
+
+def named(found: Iterable[Measurement], *starts: str) -> list[Measurement]:
+    """Keep the measurements whose names start so: those a control is about."""
+    return [m for m in found if m.name.startswith(starts)]
 
 
 @dataclass(frozen=True)
