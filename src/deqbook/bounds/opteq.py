@@ -17,6 +17,7 @@ import sys
 from dataclasses import dataclass
 
 from deqbook.bounds.conditions import Condition, Conditions
+from deqbook.regularize.sam import Schedule
 
 __all__ = [
     "Compact",
@@ -30,38 +31,6 @@ __all__ = [
 ]
 
 RELATIVE = 1 - 1 / math.sqrt(2)  # σ_min may lose this share while its square loses one half
-
-
-@dataclass(frozen=True)
-class Schedule:
-    r"""The weights of the modified sequential averaging method.
-
-    :math:`\beta_k=\eta k^{-\rho}`, :math:`\lambda_k=\eta k^{-c}`, :math:`\gamma=1/(2L_R)` and
-    :math:`\eta=\min(\sqrt{2L_R},\tfrac12,\tfrac{L_R}2)` for a regulariser whose gradient is
-    :math:`L_R`-Lipschitz; :math:`\rho+2c<1`.
-    """
-
-    smoothness: float = 1.0
-    rho: float = 0.5
-    c: float = 0.2
-
-    @property
-    def gamma(self) -> float:
-        """Return γ, half the step that would make s a projection for a quadratic."""
-        return 0.5 / self.smoothness
-
-    @property
-    def eta(self) -> float:
-        """Return the factor η of both sequences."""
-        return min(math.sqrt(2 * self.smoothness), 0.5, self.smoothness / 2)
-
-    def beta(self, k: int) -> float:
-        """Return β_k, at most one half."""
-        return self.eta / k**self.rho
-
-    def decay(self, k: int) -> float:
-        """Return λ_k."""
-        return self.eta / k**self.c
 
 
 def averagedness(L: int, alpha: float) -> float:
