@@ -64,6 +64,10 @@ def visit(browser: Browser, address: str, path: str, size: str = "desktop") -> I
         context.close()
 
 
+#: What MathJax leaves where it fails; an unknown macro is set in red, without an error.
+MATH_FAULTS = "mjx-merror, [data-mjx-error], mjx-mtext[style*='color: red']"
+
+
 def settle_math(page: Page) -> None:
     """Wait until MathJax has set the page, on pages that have formulas."""
     page.wait_for_function(
@@ -71,6 +75,20 @@ def settle_math(page: Page) -> None:
         || (window.MathJax?.startup?.promise && document.querySelector("mjx-container"))"""
     )
     page.evaluate("() => window.MathJax?.startup?.promise")
+
+
+def wide_formulas(page: Page) -> list[str]:
+    """Return the displayed formulas that are cut at reading width, also those in folded proofs."""
+    return page.evaluate(
+        """() => {
+            document.querySelectorAll("details").forEach(e => { e.open = true; });
+            document.querySelectorAll(".toggle-hidden")
+                .forEach(e => e.classList.remove("toggle-hidden"));
+            return [...document.querySelectorAll("article div.math")]
+                .filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 2)
+                .map(e => `${e.scrollWidth} > ${e.clientWidth}: ${e.textContent.slice(0, 60)}`);
+        }"""
+    )
 
 
 def overflow(page: Page) -> list[str]:
@@ -104,7 +122,7 @@ def test_page(browser: Browser, address: str, path: str, size: str) -> None:
         settle_math(page)
         formulas = page.locator("article .math").count()
         assert page.locator("article mjx-container").count() >= formulas
-        faults = page.locator("mjx-merror, [data-mjx-error]").all_text_contents()
+        faults = page.locator(MATH_FAULTS).all_text_contents()
         assert not faults, f"{path}: MathJax cannot set {faults}"
         broken = page.evaluate(
             "() => [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
@@ -115,6 +133,8 @@ def test_page(browser: Browser, address: str, path: str, size: str) -> None:
             page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
             assert not overflow(page), f"{path} is wider than a {size} ({scheme})"
             assert not unreachable_formulas(page), f"{path} on a {size} ({scheme})"
+        if size == "desktop":
+            assert not wide_formulas(page), f"{path}: break these displays over lines"
         assert not seen.errors, f"{path} reports {seen.errors}"
         assert not seen.foreign, f"{path} asks other hosts: {seen.foreign}"
 
