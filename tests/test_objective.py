@@ -437,7 +437,7 @@ def test_feedforward_refusals() -> None:
         from_feedforward(As, bs, sigma="tanh", unit_ball=True)
 
 
-def test_the_printed_recipe_never_sees_the_input() -> None:
+def test_an_input_injected_into_the_erasing_layer_is_lost() -> None:
     eye, zero = torch.eye(3, dtype=F64), torch.zeros(3, dtype=F64)
     model = DeepOptEq([0 * eye, eye], [eye, 0 * eye], [zero, zero], eye)
     x = normal(4, 3, g=generator(0))

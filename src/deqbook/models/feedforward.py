@@ -1,4 +1,4 @@
-r"""Feed-forward networks as deep OptEqs (xie2022, Lemmas 1, 2 and 4, corrected).
+r"""Feed-forward networks as deep OptEqs (xie2022, Lemmas 1 and 4, corrected, and Lemma 2).
 
 A tied layer multiplies by W before the activation and by :math:`W^\top` after it. Between two
 activations stands :math:`W_lW_{l-1}^\top`, so a given matrix has to be factored that way.
@@ -91,12 +91,12 @@ def from_feedforward(
     unit_ball: bool = False,
     seed: int = 0,
 ) -> DeepOptEq:
-    r"""Rebuild a feed-forward network as a deep OptEq with the same outputs (corrected Lemma 2).
+    r"""Rebuild a feed-forward network as a deep OptEq with the same outputs (Lemma 2).
 
     Its first layer has :math:`W_1=0`: it erases the state, so the cell is constant and every start
     arrives in one step. The second injects the input, :math:`U_2=A_1`. From then on
     :math:`W_lW_{l-1}^\top=A_{l-1}`, and the read-out is the last factor. ``m`` defaults to the
-    least width that works.
+    least width for which all these :math:`W_l` have full rank.
 
     In general :math:`\|W_l\|>1`. With ``unit_ball=True`` the network is first rescaled layer by
     layer, which ReLU allows because :math:`\sigma(ct)=c\,\sigma(t)` for c > 0, so that

@@ -145,7 +145,7 @@ class InverseNorm:
 
 @dataclass(frozen=True)
 class Decorrelation:
-    r""":math:`F_D=\tfrac12\|DZ^\top ZD-I\|_F^2`: half the squared cosines of all pairs of features.
+    r""":math:`F_D=\tfrac12\|DZ^\top ZD-I\|_F^2`: the squared cosines of all pairs of features.
 
     Z is (n, m), rows are samples, so features are *columns*;
     :math:`D=\mathrm{diag}\big((\|z^{\cdot i}\|^2+\varepsilon^2)^{-1/2}\big)`. The guard ε keeps a

@@ -304,8 +304,9 @@ class HiddenObjective:
         if not self.proximal:
             norm = operator_norm(self.W)
             raise ValueError(
-                f"‖W‖ = {norm:.6g} exceeds √τ = {math.sqrt(self.tau):.6g}: the layer is not a "
-                "proximal map, φ is not convex, and a fixed point need not minimise it. "
+                f"‖W‖ = {norm:.6g} exceeds √τ = {math.sqrt(self.tau):.6g}: the layer is not "
+                "certified to be a proximal map, φ need not be convex, and a fixed point need not "
+                "minimise it. "
                 f"Divide W by {norm / math.sqrt(self.tau):.6g} or raise tau to {norm**2:.6g}."
             )
 

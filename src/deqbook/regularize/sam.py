@@ -73,7 +73,7 @@ class Schedule:
 
     @property
     def gamma(self) -> float:
-        """Return γ, half the step that would make s a projection for a quadratic."""
+        """Return γ = 1/(2L_R); a step 1/L_R along -∇R would minimise ½L_R‖z-a‖² at once."""
         return 0.5 / self.smoothness
 
     @property
