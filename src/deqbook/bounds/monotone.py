@@ -281,6 +281,11 @@ def descent_conditions(model: MonDEQ, X: Tensor, y: Tensor, radii: Radii) -> Con
     :math:`\lambda_0^2/(16(C_1+C_2+\lambda_0^2/32)^2)`.
     """
     s = scales(model, X, y, radii)
+    if s.x == 0:
+        raise ValueError(
+            "X is zero: every state and every gradient vanishes, and the largest admissible step "
+            "would be 0/0. Pass inputs that are not all zero."
+        )
     features = Condition(
         "features stay",
         "λ₀³ ≥ (16‖X‖_F²‖e₀‖λ̄_a/μ²)(1 + (6λ̄_A²+4)λ̄_U²/μ²)",

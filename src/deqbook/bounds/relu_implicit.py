@@ -115,7 +115,13 @@ def _over(a: float, b: float) -> float:
 
 def _omega(model: ReLUImplicit) -> float:
     W, U = model.W.detach(), model.U.detach()
-    return max(operator_norm(W), operator_norm(U)) / math.sqrt(model.m)
+    omega = max(operator_norm(W), operator_norm(U)) / math.sqrt(model.m)
+    if omega == 0:
+        raise ValueError(
+            "ω = max(‖W(0)‖, ‖U(0)‖)/√m is 0: all weights are zero, and so is the network. Draw "
+            "them, as ReLUImplicit.init does."
+        )
+    return omega
 
 
 @torch.no_grad()
@@ -162,6 +168,9 @@ def lemma34_radius(
     if norm not in sizes:
         raise ValueError(f"norm must be one of {sorted(sizes)}, got {norm!r}.")
     omega = operator_norm(model.U.detach()) / math.sqrt(model.m)
+    if omega * sizes[norm] == 0:
+        what = "U(0) is zero: draw it, as ReLUImplicit.init does" if omega == 0 else "X is zero"
+        raise ValueError(f"{what}; the features vanish, and no radius can be given for them.")
     return math.sqrt(model.m) * lambda0 / (omega * sizes[norm])
 
 

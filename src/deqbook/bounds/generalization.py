@@ -1,0 +1,255 @@
+r"""From training error to test error: Rademacher complexity of kernel balls, and what follows.
+
+The class is a ball of functions :math:`\mathcal F_B=\{f:\|f\|_k\le B\}` of a kernel k. On a sample
+with Gram matrix K its empirical Rademacher complexity is a mean over signs,
+
+.. math:: \mathfrak R_S(\mathcal F_B)=\frac Bn\,\mathbb E_\epsilon\sqrt{\epsilon^\top K\epsilon}
+          \ \le\ \frac Bn\sqrt{\operatorname{tr}K} ,
+
+and with probability at least 1-δ, for every f of a class fixed in advance, the expectation of a
+ρ-Lipschitz loss with values in [0, c] exceeds its mean over the sample by at most
+:math:`2\rho\,\mathfrak R_S+3c\sqrt{\log(2/\delta)/2n}` (gao2023.theoremA.3, gao2023.theoremA.4).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deqbook.kernels.frozen import freeze
+from deqbook.runtime import generator, signs
+
+__all__ = [
+    "ENUMERATE",
+    "Complexity",
+    "Deviation",
+    "after_sample",
+    "complexity_term",
+    "confidence",
+    "explicit_bound",
+    "limit_bound",
+    "rademacher",
+    "sign_norms",
+    "trace_bound",
+]
+
+ENUMERATE = 20  # up to so many samples all signs are tried: 2^19 square roots
+LARGEST = 26  # beyond, the values for all signs no longer fit comfortably in memory
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """A Rademacher complexity: its value, and the standard error (0 when all signs were tried).
+
+    ``exact`` says whether every choice of signs was tried.
+    """
+
+    value: float
+    error: float
+    signs: int
+    exact: bool
+
+    def __str__(self) -> str:
+        if self.exact:
+            return f"{self.value:.6g} (all {self.signs} signs)"
+        return f"{self.value:.6g} ± {self.error:.2g} ({self.signs} draws)"
+
+
+def _gram(K: Tensor) -> Tensor:
+    if K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K):
+        raise ValueError(f"K must be a Gram matrix (n, n) with n ≥ 1, got {tuple(K.shape)}.")
+    gap, size = float((K - K.mT).abs().max()), float(K.abs().max())
+    if not gap <= 1e-6 * size:  # a NaN as well
+        raise ValueError(f"K differs from its transpose by {gap:.3g}: it is not a Gram matrix.")
+    if float(K.diagonal().min()) < 0:
+        raise ValueError(
+            f"K has the diagonal entry {float(K.diagonal().min()):.3g}; k(x, x) is a squared norm "
+            "and cannot be negative."
+        )
+    return K.detach()
+
+
+def _corners(n: int, like: Tensor) -> Tensor:
+    """Return all 2^n rows of signs."""
+    bits = torch.arange(2**n, device=like.device)[:, None] >> torch.arange(n, device=like.device)
+    return 1 - 2 * (bits & 1).to(like.dtype)
+
+
+def sign_norms(K: Tensor) -> Tensor:
+    r"""Return :math:`\sqrt{\epsilon^\top K\epsilon}` for all signs, up to the common sign.
+
+    ε and -ε give the same value, so the last sign is kept at +1 and :math:`2^{n-1}` values remain.
+    The samples are split in two halves, :math:`\epsilon=(s,t)`, and
+    :math:`\epsilon^\top K\epsilon=s^\top K_{11}s+2s^\top K_{12}t+t^\top K_{22}t` is one table over
+    s and t: a matrix product in the place of a loop.
+    """
+    K = _gram(K)
+    n = len(K)
+    if n > LARGEST:
+        raise ValueError(
+            f"there are 2^{n - 1} choices of signs for n = {n}; all are tried up to n = {LARGEST}. "
+            "Use rademacher(K, draws=…), which samples them."
+        )
+    half = n // 2
+    s, t = _corners(half, K), _corners(n - half, K)
+    t = t[: len(t) // 2]  # the highest bit is the last sign: keep it at +1
+    first = ((s @ K[:half, :half]) * s).sum(dim=1)
+    second = ((t @ K[half:, half:]) * t).sum(dim=1)
+    table = 2 * (s @ K[:half, half:]) @ t.mT + first[:, None] + second
+    return table.clamp_(min=0).sqrt_().flatten()
+
+
+def rademacher(
+    K: Tensor, radius: float = 1.0, *, draws: int | None = None, seed: int = 0
+) -> Complexity:
+    r"""Return :math:`\frac Bn\mathbb E_\epsilon\sqrt{\epsilon^\top K\epsilon}`.
+
+    All signs are tried up to ``ENUMERATE`` samples; beyond, or when ``draws`` is given, so many
+    signs are drawn (10 000 by default) and ``error`` is the standard error.
+    """
+    K = _gram(K)
+    scale, n = _radius(radius) / len(K), len(K)
+    if draws is None and n <= ENUMERATE:
+        values = sign_norms(K)
+        return Complexity(scale * float(values.mean()), 0.0, 2 * len(values), exact=True)
+    count = 10_000 if draws is None else draws
+    if count < 2:
+        raise ValueError(f"draws must be at least 2 for a standard error, got {count}.")
+    e = signs(count, n, g=generator(seed), dtype=K.dtype).to(K.device)
+    values = ((e @ K) * e).sum(dim=1).clamp(min=0).sqrt()
+    error = scale * float(values.std()) / math.sqrt(count)
+    return Complexity(scale * float(values.mean()), error, count, exact=False)
+
+
+def trace_bound(K: Tensor, radius: float = 1.0) -> float:
+    r"""Return :math:`\frac Bn\sqrt{\operatorname{tr}K}\ge\mathfrak R_S` (gao2023.theoremA.3).
+
+    Jensen's inequality and :math:`\mathbb E\,\epsilon^\top K\epsilon=\operatorname{tr}K`. Equality
+    holds exactly for diagonal K.
+    """
+    K = _gram(K)
+    return _radius(radius) * math.sqrt(float(K.trace())) / len(K)
+
+
+def complexity_term(H: Tensor, residual: Tensor) -> float:
+    r"""Return :math:`B^2=r^\top H^{-1}r` with :math:`r=y-\hat y(0)` (gao2023.lemma4.2).
+
+    The squared norm of what gradient flow with the frozen kernel H adds to the start.
+    """
+    frozen = freeze(H, residual, torch.zeros_like(residual))
+    return float(frozen.squared_norm(math.inf))
+
+
+def confidence(n: int, delta: float, *, c: float = 1.0) -> float:
+    r"""Return :math:`3c\sqrt{\log(2/\delta)/2n}`, the part of the bound that no class avoids.
+
+    For a single function Hoeffding's inequality asks less than a third of it.
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}.")
+    _probability(delta)
+    return 3 * c * math.sqrt(math.log(2 / delta) / (2 * n))
+
+
+@dataclass(frozen=True)
+class Deviation:
+    r"""A bound on test minus training error, in its two parts, and the radius and δ it used."""
+
+    complexity: float
+    confidence: float
+    radius: float
+    delta: float
+
+    @property
+    def total(self) -> float:
+        """Return the bound."""
+        return self.complexity + self.confidence
+
+    def __str__(self) -> str:
+        return f"{self.total:.4g} = {self.complexity:.4g} + {self.confidence:.4g}"
+
+
+def after_sample(B: float, delta: float) -> tuple[float, float]:
+    r"""Return the radius :math:`2^k\ge B` and the δ of its ball, for B read off the sample.
+
+    A uniform deviation holds for a class fixed in advance; :math:`B^2=r^\top H^{-1}r` is not. So
+    take the balls of radius :math:`2^k`, k = 0, 1, …, give ball k the share
+    :math:`\delta_k=\delta/((k+1)(k+2))`, which sum to δ, and use the first ball that holds f:
+    :math:`k=\lceil\log_2\max(B,1)\rceil`. The price is at most a factor 2 in the radius and
+    :math:`\log((k+1)(k+2))` beside :math:`\log(2/\delta)`.
+    """
+    _probability(delta)
+    k = max(0, math.ceil(math.log2(max(_radius(B), 1.0))))
+    while 2.0**k < B:  # log2 may round down
+        k += 1
+    return 2.0**k, delta / ((k + 1) * (k + 2))
+
+
+def explicit_bound(
+    K: Tensor,
+    B: float,
+    *,
+    delta: float,
+    lipschitz: float = 1.0,
+    c: float = 1.0,
+    fixed_in_advance: bool = False,
+) -> Deviation:
+    r"""Return :math:`\frac{2\rho B}n\sqrt{\operatorname{tr}K}+3c\sqrt{\log(2/\delta)/2n}`.
+
+    Gao2023, Theorem 4.1 with explicit constants, for the frozen-kernel predictor and a ρ-Lipschitz
+    loss with values in [0, c]; the network adds ρ times its distance (gao2023.lemma4.4). By
+    default B is taken as read off the sample, and the bound pays for it (``after_sample``);
+    ``fixed_in_advance=True`` is for a radius chosen without looking at the labels.
+    """
+    if lipschitz < 0 or c < 0:
+        raise ValueError(f"lipschitz and c must not be negative, got {lipschitz!r} and {c!r}.")
+    radius, share = (_radius(B), delta) if fixed_in_advance else after_sample(B, delta)
+    paid = confidence(len(K), share, c=c)
+    return Deviation(2 * lipschitz * trace_bound(K, radius), paid, radius, share)
+
+
+def limit_bound(
+    limit: Tensor,
+    y: Tensor,
+    *,
+    delta: float,
+    gap: float = 0.0,
+    lipschitz: float = 1.0,
+    c: float = 1.0,
+    fixed_in_advance: bool = False,
+) -> Deviation:
+    r"""Return the explicit bound from the infinite-width kernel :math:`H^\infty` and labels alone.
+
+    For a network whose start is the zero function (:math:`\hat y(0)=0`, say by subtracting it) and
+    whose kernel satisfies :math:`\|H(0)-H^\infty\|\le\mathtt{gap}<\lambda_\infty`, with
+    :math:`\lambda_\infty=\lambda_{\min}(H^\infty)`. Then
+    :math:`H(0)\succeq(1-\mathtt{gap}/\lambda_\infty)H^\infty`, hence
+    :math:`B^2\le y^\top(H^\infty)^{-1}y/(1-\mathtt{gap}/\lambda_\infty)` and
+    :math:`\operatorname{tr}H(0)\le\operatorname{tr}H^\infty+n\,\mathtt{gap}`.
+    """
+    limit = _gram(limit)
+    least = float(torch.linalg.eigvalsh(limit)[0])
+    if not 0 <= gap < least:
+        raise ValueError(
+            f"gap must be at least 0 and below λ_min(H^∞) = {least:.4g}, got {gap!r}: the kernel "
+            "of the network may otherwise be singular. Take a wider network."
+        )
+    B = math.sqrt(complexity_term(limit, y) / (1 - gap / least))
+    widened = limit + gap * torch.eye(len(limit), dtype=limit.dtype, device=limit.device)
+    return explicit_bound(
+        widened, B, delta=delta, lipschitz=lipschitz, c=c, fixed_in_advance=fixed_in_advance
+    )
+
+
+def _radius(B: float) -> float:
+    if not 0 <= B < math.inf:
+        raise ValueError(f"the radius must be a finite number that is not negative, got {B!r}.")
+    return float(B)
+
+
+def _probability(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie between 0 and 1, got {delta!r}.")
