@@ -1,6 +1,6 @@
 """Real image data, scaled as the theorems assume.
 
-Five small subsets are bundled and read with :func:`load`; the complete sets are fetched, checked
+Six small subsets are bundled and read with :func:`load`; the complete sets are fetched, checked
 and cut by the same rule with :func:`load_full`. Every file is compared with a known checksum
 before it is used. Where the pictures come from, and on what terms, is told in ``NOTICE.md``.
 
@@ -11,7 +11,7 @@ Dataset('mnist01', 1000 train + 1000 test, d = 784, norm 'unit', labels -1 digit
 
 from deqbook.data.bundled import Bundled, load, names, path
 from deqbook.data.dataset import DataError, Dataset, Norm, normalise
-from deqbook.data.formats import gray28, parse_cifar, parse_idx, parse_svhn, select
+from deqbook.data.formats import downsample, gray28, parse_cifar, parse_idx, parse_svhn, select
 from deqbook.data.full import load_full
 from deqbook.data.parallel import Separated, parallel_pairs, separate_parallel
 
@@ -21,6 +21,7 @@ __all__ = [
     "Dataset",
     "Norm",
     "Separated",
+    "downsample",
     "gray28",
     "load",
     "load_full",

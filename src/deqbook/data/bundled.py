@@ -29,6 +29,10 @@ class Bundled:
 
 
 _SMALL = (1000, 28, 28)
+_CIFAR = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 _DIGITS01 = ((0, "digit 0"), (1, "digit 1"))
 
 _CATALOGUE = {
@@ -66,6 +70,13 @@ _CATALOGUE = {
         _SMALL,
         tuple((k, f"digit {k}") for k in range(10)),
         "bd1f4e887e5feb6f784edaa47f64409af7e2feef6b8c1e636beaf9b184c2d0f0",
+    ),
+    "cifar10small": Bundled(
+        "CIFAR-10, colour, 16 x 16",
+        (2000, 16, 16, 3),
+        (1000, 16, 16, 3),
+        tuple(enumerate(_CIFAR)),
+        "6fa92e29122b610fba1d2ed2c670e5f898104d758fa36ea0c01c273fc4e1e5e7",
     ),
 }
 

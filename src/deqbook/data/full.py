@@ -15,7 +15,7 @@ import pooch
 import torch
 
 from deqbook.data.dataset import DataError, Dataset, Norm, Pixels, assemble
-from deqbook.data.formats import gray28, parse_cifar, parse_idx, parse_svhn, select
+from deqbook.data.formats import downsample, gray28, parse_cifar, parse_idx, parse_svhn, select
 
 FullName = Literal["mnist", "fashion", "cifar10", "svhn"]
 
@@ -136,6 +136,7 @@ def load_full(
     classes: Sequence[int] | None = None,
     per_class: int | tuple[int, int] | None = None,
     gray: bool = True,
+    block: int = 1,
     norm: Norm | None = "unit",
     dtype: torch.dtype = torch.float64,
     flatten: bool = True,
@@ -150,11 +151,14 @@ def load_full(
                ``per_class`` is given, samples follow the rule of :func:`select`, so
                ``load_full("mnist", classes=(0, 1), per_class=500)`` is the bundled ``mnist01`` and
                ``load_full("mnist", per_class=(500, 100))`` is ``mnist10``; likewise ``fashion01``
-               and ``cifar01``. The bundled ``svhn01`` was rebuilt from larger pictures and may
-               differ from the original by one gray level in single pixels (see NOTICE.md).
+               and ``cifar01``, and ``load_full("cifar10", per_class=(200, 100), gray=False,
+               block=2)`` is ``cifar10small``. The bundled ``svhn01`` was rebuilt from larger
+               pictures and may differ from the original by one gray level in single pixels (see
+               NOTICE.md).
                Otherwise samples come in file order.
     gray       turn colour pictures into 28 x 28 gray ones, as gao2022 does; False keeps
                32 x 32 x 3. MNIST and Fashion-MNIST are gray already.
+    block      average over block x block squares first, see :func:`downsample`; 1: do not.
     folder     where downloads are kept (default: the user's cache folder).
 
     The other arguments are those of :func:`load`. All of MNIST in double precision takes 0.4 GB
@@ -167,6 +171,8 @@ def load_full(
     if classes is not None or per_class is not None:
         train = _take(train, select(train[1], chosen, n_train))
         test = _take(test, select(test[1], chosen, n_test))
+    if block != 1:
+        train, test = (downsample(train[0], block), train[1]), (downsample(test[0], block), test[1])
     if gray:
         train, test = _as_gray(train), _as_gray(test)
     return assemble(
