@@ -18,11 +18,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deqbook.kernels.arccos import feature_limit, kappa0, relu_moments
+from deqbook.kernels.arccos import cosines, feature_limit, kappa0, relu_moments
 from deqbook.kernels.population import PopulationLimit, population_limit
 from deqbook.runtime import generator, normal
 
-__all__ = ["ReLUImplicitLimit", "implicit_only_limit", "relu_implicit_limit", "vanilla_limit"]
+__all__ = [
+    "ReLUImplicitLimit",
+    "diagonal_gap",
+    "diagonal_limit",
+    "implicit_only_limit",
+    "relu_implicit_limit",
+    "vanilla_limit",
+]
 
 
 def vanilla_limit(
@@ -55,6 +62,52 @@ def implicit_only_limit(X: Tensor, X2: Tensor | None = None, *, gamma: float) ->
     _check_gamma(gamma)
     K, cosine = _population(X, X if X2 is None else X2, gamma**2 / 2)
     return gamma**2 * _adjoints(kappa0(cosine), gamma**2) * K / 2
+
+
+def diagonal_limit(X: Tensor, X2: Tensor | None = None, *, gamma: float) -> Tensor:
+    r"""Return :math:`\gamma^2\kappa_0\circ\kappa_1`, the limit for a diagonal W(0), only W trained.
+
+    The features are ReLU. With N(0, 1) on the diagonal, unit r solves its own equation,
+    :math:`z_r=\phi_r/(1-\tilde\gamma w_r)`, and :math:`\tilde\gamma w_r\to0` as m grows: what
+    is left is the kernel of a network with one hidden layer (gao2023.section5.2).
+    """
+    if not gamma > 0:
+        raise ValueError(f"gamma must be positive, got {gamma!r}.")
+    other = X if X2 is None else X2
+    angle = cosines(X @ other.mT, X.pow(2).sum(1), other.pow(2).sum(1))
+    return gamma**2 * kappa0(angle) * feature_limit(X, other)
+
+
+def diagonal_gap(n: int, m: int, *, gamma: float, delta: float) -> float:
+    r"""Return a bound on :math:`\|H(0)-\gamma^2\kappa_0\circ\kappa_1\|_F` with probability 1-δ.
+
+    For unit inputs and the start of ``diagonal_limit`` at width m. With N = n(n+1)/2 pairs,
+    :math:`\Lambda=\log(6N/\delta)` and :math:`\epsilon_w=\gamma\sqrt{2\log(3m/\delta)/m}<1`: the
+    share of common active units is within :math:`\epsilon_0=\sqrt{\Lambda/2m}` of
+    :math:`\kappa_0` (Hoeffding), the mean product of features within
+    :math:`\epsilon_1=\sqrt{3\Lambda/m}+2\Lambda/m` of :math:`\kappa_1` (Bernstein), and no
+    :math:`(1-\tilde\gamma w_r)^{-2}` leaves
+    :math:`[(1+\epsilon_w)^{-2},(1-\epsilon_w)^{-2}]`. Together
+
+    .. math:: n\gamma^2\big[((1-\epsilon_w)^{-4}-1)(\tfrac12+\epsilon_0)(\tfrac12+\epsilon_1)
+              +\tfrac12\epsilon_0+\tfrac12\epsilon_1+\epsilon_0\epsilon_1\big].
+    """
+    if n < 1 or m < 1 or not gamma > 0 or not 0 < delta < 1:
+        raise ValueError(
+            f"n and m must be at least 1, gamma positive and delta between 0 and 1; got {n}, {m}, "
+            f"{gamma!r} and {delta!r}."
+        )
+    Lambda = math.log(3 * n * (n + 1) / delta)
+    loops = gamma * math.sqrt(2 * math.log(3 * m / delta) / m)
+    if loops >= 1:
+        raise ValueError(
+            f"at width {m} some unit may have γ̃w ≥ 1 and then no equilibrium; "
+            f"γ√(2 log(3m/δ)/m) = {loops:.3g} must be below 1. Take a larger m."
+        )
+    counts = math.sqrt(Lambda / (2 * m))
+    features = math.sqrt(3 * Lambda / m) + 2 * Lambda / m
+    loop = ((1 - loops) ** -4 - 1) * (0.5 + counts) * (0.5 + features)
+    return n * gamma**2 * (loop + 0.5 * counts + 0.5 * features + counts * features)
 
 
 @dataclass(frozen=True)
