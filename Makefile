@@ -6,6 +6,7 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.deqbook-stamp
 BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PORT ?= 8000
+JOBS ?= 2
 PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := book
@@ -22,8 +23,8 @@ test: setup
 	@$(PYTHON) -m mypy
 	@echo "== book (strict, with every claim verified)"
 	@$(PYTHON) -m deqbook build
-	@echo "== tests"
-	@$(PYTHON) -m pytest
+	@echo "== tests ($(JOBS) processes)"
+	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(JOBS)
 
 serve: book
 	@echo "http://localhost:$(PORT)/ shows the book; stop with Ctrl-C."

@@ -60,6 +60,15 @@ def test_list_of_a_chapter(capsys: pytest.CaptureFixture[str], fake: str) -> Non
     assert fake not in {row["id"] for row in rows}
 
 
+def test_list_of_two_chapters(capsys: pytest.CaptureFixture[str], fake: str) -> None:
+    assert main(["verify", "--list", "--chapter", "99_nowhere", "--chapter", CHAPTER]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [
+        c.id for c in load_chapters().values() if c.chapter in ("99_nowhere", CHAPTER)
+    ]
+    assert fake in listed
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

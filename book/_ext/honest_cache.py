@@ -14,24 +14,34 @@ A page declares in its front matter what cannot be seen in its import statements
 
 Forgetting to is an error, not a stale page: while a page executes, the kernel notes which files of
 the project it reads (`witness.py`), and a file outside the key fails the build.
+
+Sphinx reads one page after another, and a page's kernel has one thread. So before the reading
+begins, the pages that will have to be executed are read by processes of their own, as many at a
+time as there are processors, and only as far as to fill the cache. What such a process says is not
+heard: a page that fails there, or reads undeclared files, is not in the cache, and Sphinx meets it
+again.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import digest
 from jupyter_cache import get_cache
+from myst_nb.core.config import NbParserConfig
 from myst_nb.core.execute import ExecutionError
 from myst_nb.core.execute.cache import NotebookClientCache
+from myst_nb.core.read import create_nb_reader
 from nbformat import NotebookNode
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -73,6 +83,8 @@ class HonestCache:
     scratch: Path
     env: BuildEnvironment
     pages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ahead: set[str] = field(default_factory=set)  # executed before the reading began
+    alone: bool = False  # this process is there for one page, and ends after its execution
 
     def dependencies(self, notebook: NotebookNode, where: str) -> Dependencies:
         """Read off a notebook what it imports and what its front matter declares."""
@@ -103,23 +115,22 @@ class HonestCache:
             digest.digest_environment(self.libraries, KERNEL_SETTINGS),
         )
 
+    @property
+    def _config(self) -> NbParserConfig:
+        return self.env.mystnb_config  # type: ignore[attr-defined]
+
     def _data(self, dependencies: Dependencies) -> list[Path]:
         return [self.root / name for name in dependencies.data]
 
     def start(self, client: NotebookClientCache, start_client: Callable[..., None]) -> None:
         """Stand in for `NotebookClientCache.start_client`: stamp, start, check, unstamp."""
         page = self.env.docname
-        try:
-            dependencies = self.dependencies(client.notebook, page)
-            key = self.key(dependencies)
-        except digest.DigestError as error:
-            raise ExtensionError(f"{page}: {error}") from error
-        _known(self.env)[page] = (dependencies, key)
         original = client.notebook
-        original.metadata.setdefault("kernelspec", {"name": "python3"})[STAMP] = key
-        executes = not _is_cached(client)
-        if executes:
+        dependencies = self.stamp(original, page)
+        cached = self.is_cached(original)
+        if not cached:
             logger.info("deqbook: executing %s ...", page)
+        executes = not cached or page in self.ahead
         self.pages[page] = {"executed": executes, "seconds": None}
         try:
             with self.kernel_environment() as note:
@@ -132,8 +143,41 @@ class HonestCache:
         undeclared = {Path(line) for line in read} - {p.resolve() for p in self.files(dependencies)}
         if undeclared:
             self.refuse(client, page, undeclared)
+        if self.alone:
+            os._exit(0)
         for notebook in (original, client.notebook):
             notebook.metadata.kernelspec.pop(STAMP, None)
+
+    def stamp(self, notebook: NotebookNode, page: str) -> Dependencies:
+        """Write a page's key where jupyter-cache looks, and return what the page depends on."""
+        try:
+            dependencies = self.dependencies(notebook, page)
+            key = self.key(dependencies)
+        except digest.DigestError as error:
+            raise ExtensionError(f"{page}: {error}") from error
+        _known(self.env)[page] = (dependencies, key)
+        notebook.metadata.setdefault("kernelspec", {"name": "python3"})[STAMP] = key
+        return dependencies
+
+    def is_cached(self, stamped: NotebookNode) -> bool:
+        """Say whether there is an execution of a notebook that bears its key."""
+        try:
+            get_cache(self._config.execution_cache_path).match_cache_notebook(stamped)
+        except KeyError:
+            return False
+        return True
+
+    def will_execute(self, page: str) -> bool:
+        """Say whether a page is a notebook whose execution is not in the cache."""
+        path = self.env.doc2path(page)
+        text = Path(path).read_text(encoding="utf-8")
+        markdown = self.env.myst_config  # type: ignore[attr-defined]
+        reader = create_nb_reader(str(path), markdown, self._config, text)
+        if reader is None or self._config.execution_mode != "cache":
+            return False
+        notebook = reader.read(text)
+        self.stamp(notebook, page)
+        return not self.is_cached(notebook)
 
     def refuse(self, client: NotebookClientCache, page: str, undeclared: set[Path]) -> None:
         """Forget an execution that read files outside its key, and fail a strict build."""
@@ -212,14 +256,6 @@ def _known(env: BuildEnvironment) -> dict[str, tuple[Dependencies, str]]:
     return env.deqbook_dependencies  # type: ignore[attr-defined]
 
 
-def _is_cached(client: NotebookClientCache) -> bool:
-    try:
-        get_cache(client.nb_config.execution_cache_path).match_cache_notebook(client.notebook)
-    except KeyError:
-        return False
-    return True
-
-
 def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
@@ -260,6 +296,41 @@ def outdated(
     return stale
 
 
+def execute_ahead(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
+    """Fill the cache with what the pages about to be read will ask of it, the longest first."""
+    assert _active is not None  # set when the builder was initialised
+    waiting = [page for page in docnames if _active.will_execute(page)]
+    if len(waiting) < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        return
+    waiting.sort(key=lambda page: Path(env.doc2path(page)).stat().st_size)
+    fork = multiprocessing.get_context("fork")
+    running: dict[Any, tuple[str, Any]] = {}
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            page = waiting.pop()
+            logger.info("deqbook: executing %s ...", page)
+            process = fork.Process(target=_execute_alone, args=(app, page))
+            process.start()
+            running[process.sentinel] = page, process
+        for sentinel in wait(list(running)):
+            page, process = running.pop(sentinel)
+            process.join()
+            if process.exitcode == 0:
+                _active.ahead.add(page)
+
+
+def _execute_alone(app: Sphinx, page: str) -> None:
+    """Read a page in a process of its own, silently, until it is executed."""
+    assert _active is not None
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    _active.alone = True
+    _active.scratch /= page.replace("/", "-")  # two kernels must not write one profile
+    app.builder.read_doc(page)
+    os._exit(1)  # there was nothing to execute after all
+
+
 def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
     """Drop what is known of a page that is removed or about to be read again."""
     _known(env).pop(docname, None)
@@ -283,6 +354,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", activate, priority=900)
     app.connect("env-get-outdated", outdated)
     app.connect("env-purge-doc", forget)
+    app.connect("env-before-read-docs", execute_ahead)
     app.connect("build-finished", report)
     _install()
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -217,6 +217,51 @@ def test_a_misspelt_declaration_is_an_error(book: Book) -> None:
         book.build()
 
 
+#: A page that ends only if the other one runs at the same time: each waits for the other's sign.
+MEET = """\
+import pathlib, time
+signs = pathlib.Path(r'{folder}')
+(signs / '{mine}').open('a').write('.')
+begun = time.monotonic()
+while not (signs / '{other}').exists() and time.monotonic() < begun + 30:
+    time.sleep(0.05)
+print('met' if (signs / '{other}').exists() else 'alone')
+"""
+
+
+def test_pages_execute_side_by_side(book: Book, tmp_path: Path) -> None:
+    book.edit("one.md", "print(", MEET.format(folder=tmp_path, mine="1", other="2") + "print(")
+    book.edit("two.md", "print(", MEET.format(folder=tmp_path, mine="2", other="1") + "print(")
+    assert book.build() == Build({"one", "two"}, {"one", "two"}, "")
+    assert book.shows("one", "met")
+    assert book.shows("two", "met")
+    assert (tmp_path / "1").read_text() == (tmp_path / "2").read_text() == "."  # each of them once
+    assert book.shows("one", "alpha 11")
+    assert book.build(fresh=True) == Build(set(), {"one", "two"}, "")
+
+
+def test_side_by_side_a_page_that_reads_undeclared_data_is_refused_all_the_same(book: Book) -> None:
+    book.edit("one.md", "'alpha'", "'ALPHA'")
+    book.edit("two.md", "deqbook:\n  data: [src/toy/table.txt]\n", "")
+    build = book.build()
+    assert build.executed == {"one", "two"}
+    assert "read src/toy/table.txt, which its cache key does not cover" in build.warnings
+    assert book.shows("one", "ALPHA 11")
+    again = book.build(fresh=True)
+    assert again.executed == {"two"}
+    assert again.warnings == build.warnings
+
+
+def test_side_by_side_a_failing_page_fails_the_build_and_spares_the_other(book: Book) -> None:
+    book.edit("one.md", "print('alpha', alpha())", "assert alpha() == 0")
+    book.edit("two.md", "'beta'", "'BETA'")
+    with pytest.raises(ExtensionError, match="one did not execute to its end"):
+        book.build()
+    book.edit("one.md", "assert alpha() == 0", "print('alpha', alpha())")
+    assert book.build().executed == set()  # the other is in the cache, and this one is as before
+    assert book.shows("two", "BETA seven")
+
+
 def test_a_failing_page_is_named_and_not_cached(book: Book) -> None:
     book.edit("one.md", "print('alpha', alpha())", "assert alpha() == 0")
     for _ in range(2):

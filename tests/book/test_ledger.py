@@ -24,13 +24,18 @@ CLAIM = {
 }
 #: A stand-in for the package: `deqbook verify` that counts its runs and says what it is told.
 FAKE_MAIN = """
-import json, pathlib, sys
-from deqbook.claims.ch01 import STATUS
+import importlib, json, pathlib, sys
 log = pathlib.Path(__file__).with_name("runs.log.py")
-log.write_text((log.read_text() if log.exists() else "") + "#\\n")
-claim = json.loads({claim!r}) | {{"status": STATUS, "reason": "3 > 2"}}
-print(json.dumps({{"version": "0", "seeds": 5, "seconds": 1.0, "claims": [claim]}}))
-sys.exit(STATUS != "holds")
+chapters = [after for word, after in zip(sys.argv, sys.argv[1:]) if word == "--chapter"]
+log.write_text((log.read_text() if log.exists() else "") + " ".join(["#", *chapters, "\\n"]))
+claims, status = [], 0
+for chapter in chapters:
+    module = importlib.import_module("deqbook.claims.ch" + chapter[:2])
+    claim = json.loads({claim!r})
+    claims.append(claim | {{"chapter": chapter, "status": module.STATUS, "reason": "3 > 2"}})
+    status = status or getattr(module, "EXIT", module.STATUS != "holds")
+print(json.dumps({{"version": "0", "seeds": 5, "seconds": 1.0, "claims": claims}}))
+sys.exit(status)
 """
 
 
@@ -45,12 +50,14 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "src"
 
 
-def collect(source: Path) -> dict[str, Path]:
-    return ledger.collect(["01_first"], source, source.parent / "ledger", [])
+def collect(source: Path, *more: str) -> dict[str, Path]:
+    return ledger.collect(["01_first", *more], source, source.parent / "ledger", [])
 
 
-def runs(source: Path) -> int:
-    return len((source / "deqbook" / "runs.log.py").read_text().splitlines())
+def runs(source: Path) -> list[list[str]]:
+    """Return, for every run, the chapters that it verified."""
+    lines = (source / "deqbook" / "runs.log.py").read_text().splitlines()
+    return [line.removeprefix("#").split() for line in lines]
 
 
 def test_claims_modules_are_named_after_their_chapters() -> None:
@@ -73,10 +80,10 @@ def test_evidence_is_reused_until_the_claims_change(source: Path) -> None:
     claims = source / "deqbook" / "claims" / "ch01.py"
     claims.write_text("# a note\n" + claims.read_text())
     assert collect(source) == first
-    assert runs(source) == 1
+    assert runs(source) == [["01_first"]]
     claims.write_text(claims.read_text() + "CHANGED = True\n")
     assert collect(source) != first
-    assert runs(source) == 2
+    assert runs(source) == [["01_first"]] * 2
 
 
 @pytest.mark.parametrize("status", ["fails", "unbroken"])
@@ -85,6 +92,39 @@ def test_a_claim_that_does_not_stand_stops_the_build_every_time(source: Path, st
     for _ in range(2):
         with pytest.raises(ExtensionError, match=rf"gao2022\.lemma2\.2.*{status}.*3 > 2"):
             collect(source)
+
+
+def test_chapters_are_verified_in_one_run_and_kept_apart(source: Path) -> None:
+    (source / "deqbook" / "claims" / "ch02.py").write_text("STATUS = 'holds'\n")
+    files = collect(source, "02_second")
+    for chapter, file in files.items():
+        assert [c["chapter"] for c in json.loads(file.read_text())["claims"]] == [chapter]
+    (source / "deqbook" / "claims" / "ch02.py").write_text("STATUS = 'uncheckable'\nEXIT = 0\n")
+    collect(source, "02_second")
+    assert runs(source) == [["01_first", "02_second"], ["02_second"]]
+
+
+def test_a_chapter_that_stands_is_kept_when_another_does_not(source: Path) -> None:
+    (source / "deqbook" / "claims" / "ch02.py").write_text("STATUS = 'fails'\n")
+    for _ in range(2):
+        with pytest.raises(ExtensionError, match=r"02_second.*status 1:\n.*fails") as raised:
+            collect(source, "02_second")
+        assert str(raised.value).count("gao2022.lemma2.2") == 1  # of the second alone
+    assert runs(source) == [["01_first", "02_second"], ["02_second"]]
+
+
+def test_a_run_that_fails_without_a_reason_counts_for_nothing(source: Path) -> None:
+    (source / "deqbook" / "claims" / "ch01.py").write_text("STATUS = 'holds'\nEXIT = 3\n")
+    for _ in range(2):
+        with pytest.raises(ExtensionError, match="status 3, though every claim stands"):
+            collect(source)
+
+
+def test_a_chapter_that_the_run_says_nothing_of_is_an_error(source: Path) -> None:
+    main = source / "deqbook" / "__main__.py"
+    main.write_text(main.read_text().replace("in chapters:", "in chapters[1:]:"))
+    with pytest.raises(ExtensionError, match="said nothing of 01_first"):
+        collect(source)
 
 
 def test_output_that_is_no_ledger_is_shown(source: Path) -> None:

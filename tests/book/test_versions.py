@@ -48,7 +48,7 @@ def requirements() -> list[Requirement]:
     declared = project()
     extras = declared["optional-dependencies"]
     texts = list(declared["dependencies"])
-    for extra in extras.keys() - UNPINNED_EXTRAS:
+    for extra in sorted(extras.keys() - UNPINNED_EXTRAS):
         texts += extras[extra]
     return [Requirement(text) for text in texts]
 

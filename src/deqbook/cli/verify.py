@@ -28,7 +28,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "does not break.",
     )
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help="ids, e.g. gao2022.lemma2.2")
-    parser.add_argument("--chapter", help="only this chapter, e.g. 01_wellposedness")
+    parser.add_argument(
+        "--chapter",
+        action="append",
+        help="only this chapter, e.g. 01_wellposedness; may be repeated",
+    )
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0…N-1 (default 5)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
@@ -78,16 +82,17 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(v.ok for v in verdicts) else 1
 
 
-def _choose(registry: dict[str, Claim], ids: list[str], chapter: str | None) -> list[Claim]:
+def _choose(registry: dict[str, Claim], ids: list[str], chapters: list[str] | None) -> list[Claim]:
     unknown = [i for i in ids if i not in registry]
     if unknown:
         raise LookupError(f"no such claim: {', '.join(unknown)}. See deqbook verify --list.")
     chosen = [registry[i] for i in ids] if ids else list(registry.values())
-    if chapter is not None:
+    if chapters is not None:
         known = sorted({c.chapter for c in registry.values()})
-        if chapter not in known:
-            raise LookupError(f"no chapter {chapter!r} has claims; known: {', '.join(known)}.")
-        chosen = [c for c in chosen if c.chapter == chapter]
+        for chapter in chapters:
+            if chapter not in known:
+                raise LookupError(f"no chapter {chapter!r} has claims; known: {', '.join(known)}.")
+        chosen = [c for c in chosen if c.chapter in chapters]
     if not chosen:
         raise LookupError("nothing to verify: no claim is both named and in that chapter.")
     return chosen
