@@ -19,7 +19,7 @@ from deqbook.models import (
     ResidualCell,
     VanillaDEQ,
 )
-from deqbook.models.closed_form import adjoint_states, gradient, margin
+from deqbook.models.closed_form import Feedback, NormBound, adjoint_states, gradient, margin
 from deqbook.runtime import generator, normal
 from deqbook.solvers import Anderson, Newton, NotConverged, Picard
 from deqbook.splitting import PeacemanRachford
@@ -159,7 +159,8 @@ def test_the_feedback_is_a_better_start_than_the_adjoint_state(name: str) -> Non
     before = gradient(model, x, y, **options)
     shape = model.structure()
     slopes = shape.sigma.slope(before.z @ shape.W.mT + model.inject(x))
-    assert torch.allclose(before.feedback, slopes * (before.v @ shape.W), atol=1e-10)
+    assert torch.allclose(before.feedback.state, before.z @ shape.W.mT, atol=1e-10)
+    assert torch.allclose(before.feedback.adjoint, slopes * (before.v @ shape.W), atol=1e-10)
     with torch.no_grad():
         model.a += 1e-4 * normal(*model.a.shape, g=generator(6))
     work, found = {}, {}
@@ -185,6 +186,117 @@ def test_the_step_before_starts_both_solves_where_no_other_start_is_given() -> N
         Either.calls = 0
         gradient(model, x, y, last=before, **own, **options)
         assert (Either.calls == 0) == repeats
+
+
+@pytest.mark.parametrize("name", ["ReLUImplicit", "VanillaDEQ, relu", "VanillaDEQ, tanh"])
+def test_when_the_input_weights_move_the_feedback_saves_a_product(name: str) -> None:
+    """The old state is off by the move of its injection; its feedback by a factor less."""
+    model, (x, y) = MODELS[name](), data()
+
+    class Forward(Counting):
+        pass
+
+    options = {"solver": Forward(), "tol": 1e-12}
+    before = gradient(model, x, y, **options)
+    with torch.no_grad():
+        model.U += 1e-4 * normal(*model.U.shape, g=generator(6))
+    work, found = {}, {}
+    for start, how in (("cold", {}), ("state", {"z0": before.z}), ("feedback", {"last": before})):
+        Forward.calls = 0
+        found[start] = gradient(model, x, y, **how, **options)
+        # A state is multiplied by W once more, before its feedback can be improved.
+        work[start] = Forward.calls + (start == "state")
+    assert work["feedback"] < work["state"] < work["cold"]
+    for key, value in found["cold"].grads.items():
+        assert torch.allclose(found["feedback"].grads[key], value, atol=1e-9)
+
+
+@every_model
+def test_a_straight_line_saves_work_and_changes_nothing(name: str) -> None:
+    """Gradient descent with small steps: each of its states nearly continues the two before."""
+    model, (x, y) = MODELS[name](), data()
+
+    class Either(Counting):
+        pass
+
+    mondeq = isinstance(model, MonDEQ)  # plain iteration is not for it
+    options = {} if mondeq else {"solver": Either(), "adjoint_solver": Either()}
+    before, last = None, gradient(model, x, y, tol=1e-12, **options)
+    work = {"none": 0, "one": 0, "two": 0}
+    for step in range(4):
+        with torch.no_grad():
+            for key, value in last.grads.items():
+                getattr(model, key).sub_(1e-3 * value)
+        found = {}
+        for starts, how in (
+            ("none", {}),
+            ("one", {"last": last}),
+            ("two", {"last": last, "before": before}),
+        ):
+            Either.calls = 0
+            found[starts] = gradient(model, x, y, tol=1e-12, **how, **options)
+            work[starts] += Either.calls * (step > 0)
+        assert found["two"].loss == pytest.approx(found["none"].loss, rel=1e-10)
+        for key, value in found["none"].grads.items():
+            assert torch.allclose(found["two"].grads[key], value, atol=1e-9)
+        before, last = last, found["two"]
+    assert mondeq or work["two"] < work["one"] < work["none"]
+
+
+def test_two_steps_before_are_continued_in_a_straight_line() -> None:
+    g = generator(7)
+    now, before = (Feedback(normal(3, 4, g=g), normal(3, 4, g=g)) for _ in range(2))
+    ahead = now.ahead(before)
+    assert torch.allclose(ahead.state - now.state, now.state - before.state)
+    assert torch.allclose(ahead.adjoint - now.adjoint, now.adjoint - before.adjoint)
+
+
+@pytest.mark.parametrize("sigma", ["relu", "tanh"])
+def test_a_known_contraction_saves_products_and_keeps_the_tolerance(sigma: str) -> None:
+    base, (x, y) = VanillaDEQ.init(8, 3, seed=1), data()
+    model = VanillaDEQ(0.2 * base.W.detach(), base.U.detach(), base.a.detach(), sigma=sigma)
+    shape = model.structure()
+    L, q, a = operator_norm(shape.W), model.inject(x).detach(), model.a.detach()
+    assert L < 0.2
+
+    class Either(Counting):
+        pass
+
+    work = {None: 0, L: 0}
+    for tol in (1e-4, 1e-5, 1e-6, 1e-7, 1e-8):
+        found = {}
+        for contraction in work:
+            Either.calls = 0
+            options = {"solver": Either(), "adjoint_solver": Either(), "tol": tol}
+            found[contraction] = gradient(model, x, y, contraction=contraction, **options)
+            work[contraction] += Either.calls
+        z, v = found[L].z, found[L].v
+        image = shape.sigma(z @ shape.W.mT + q)
+        assert float((image - z).norm(dim=1).max()) <= tol * max(1, float(z.norm(dim=1).min()))
+        image = shape.sigma.slope(z @ shape.W.mT + q) * (a + v @ shape.W)
+        assert float((image - v).norm(dim=1).max()) <= tol * max(1, float(v.norm(dim=1).min()))
+        for key, value in found[None].grads.items():
+            scale = max(1.0, float(value.norm()))
+            assert float((found[L].grads[key] - value).norm()) <= 50 * tol * scale, key
+    assert work[L] < work[None]
+
+
+def test_a_contraction_that_is_none_is_refused() -> None:
+    x, y = data()
+    for bad in (0.0, 1.0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=r"contraction must be in \(0, 1\).*leave it out"):
+            gradient(MODELS["ReLUImplicit"](), x, y, contraction=bad)
+
+
+def test_a_norm_bound_holds_along_a_path_and_is_exact_at_its_start() -> None:
+    g = generator(8)
+    W, step = normal(9, 9, g=g), normal(9, 9, g=g)
+    bound = NormBound.at(W)
+    assert bound(W) == pytest.approx(operator_norm(W), rel=1e-12)
+    kept = W.clone()
+    for t in (0.01, 0.1, 1.0):
+        W.copy_(kept + t * step)  # as an optimiser does, in place
+        assert operator_norm(W) <= bound(W) <= operator_norm(W) + 2 * t * float(step.norm())
 
 
 def test_any_forward_solver_gives_the_same_gradient() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import root
 from torch import Tensor
 
+from deqbook import solvers
 from deqbook.linalg import operator_norm
 from deqbook.runtime import generator, normal
 from deqbook.solvers import (
@@ -246,6 +247,38 @@ def test_dropping_finished_samples_saves_work_and_changes_nothing(solver) -> Non
     calls = droppable.count["calls"]
     assert droppable.count == {"calls": calls, "rows": 32 + calls - 1}
     assert fixed.count == {"calls": calls, "rows": 32 * calls}
+
+
+@every_solver
+def test_images_that_the_map_keeps_are_not_edited(solver) -> None:
+    """Samples are put aside when they are dropped: in arrays of the driver's own."""
+    W, q = problem(8, n=8, norm=0.9)
+    q = q * torch.logspace(-8, 0, 8, dtype=torch.float64)[:, None]
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def update(z: Tensor, q: Tensor) -> Tensor:
+        image = torch.tanh(z @ W.mT + q)
+        if not isinstance(solver, Newton):  # its products call f with traced tensors
+            kept.append((image, image.clone()))
+        return image
+
+    z0 = torch.zeros_like(q)
+    found = fixed_point(Injected(update, q), z0, solver=solver)
+    assert len(set(found.steps.tolist())) > 2
+    assert torch.equal(z0, torch.zeros_like(q))
+    assert all(torch.equal(*pair) for pair in kept)
+
+
+@every_solver
+def test_a_large_batch_is_measured_piece_by_piece(solver, monkeypatch: pytest.MonkeyPatch) -> None:
+    W, q = problem(9, n=7)
+    whole = fixed_point(cell(W, q, "relu"), torch.zeros_like(q), solver=solver)
+    monkeypatch.setattr(solvers, "PIECE", 3 * q.shape[1])  # two pieces of three rows and one of one
+    pieces = fixed_point(cell(W, q, "relu"), torch.zeros_like(q), solver=solver)
+    assert torch.equal(pieces.trace, whole.trace)
+    assert torch.equal(pieces.z, whole.z)
+    monkeypatch.setattr(solvers, "PIECE", 1)  # a row that is larger than a piece is one
+    assert torch.equal(fixed_point(cell(W, q, "relu"), 0 * q, solver=solver).trace, whole.trace)
 
 
 # --- the books -------------------------------------------------------------------------------

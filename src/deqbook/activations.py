@@ -66,7 +66,7 @@ relu = Activation(
     torch.relu,
     lambda t: (t > 0).to(t.dtype),
     lambda p, _alpha: torch.relu(p),
-    slope_at=lambda s: (s > 0).to(s.dtype),
+    slope_at=torch.sign,  # the value is 0 or positive
 )
 tanh = Activation(
     "tanh",

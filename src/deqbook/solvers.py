@@ -42,6 +42,8 @@ __all__ = [
 
 Map = Callable[[Tensor], Tensor]
 
+PIECE = 2**18  # numbers that stay in a cache; a fresh array of a large batch costs more than a pass
+
 
 @dataclass(frozen=True)
 class Injected:
@@ -394,9 +396,11 @@ def fixed_point(
     trace: list[Tensor] = []
 
     for k in range(max_steps + 1):
-        r, size = (fz - z).norm(dim=1), fz.norm(dim=1)
+        r, size = _distance(fz, z), fz.norm(dim=1)
         relative = r / size.clamp(min=1.0)
         if ceiling is None:
+            if not bool(torch.isfinite(r).all()):
+                _check_finite(image)
             ceiling = torch.maximum(math.sqrt(tol) * r, tol * size.clamp(min=1.0))
         accept = (relative <= tol) & (r + eps * size <= ceiling)
         going = active & ~accept & torch.isfinite(relative)
@@ -418,8 +422,9 @@ def fixed_point(
             keep = alive.nonzero()[:, 0].to(z.device)
             f = f.rows(keep)
             if aside is None:
-                aside = z.new_empty(n, z.shape[1]), z.new_empty(n, z.shape[1])
-            aside[0][where], aside[1][where] = z, fz
+                aside = z.clone(), fz.clone()
+            else:
+                aside[0][where], aside[1][where] = z, fz
             z, fz, where, active = z[keep], fz[keep], where[keep], active[keep]
             ceiling = ceiling[keep]
             memory = type(memory)(*(p[keep] if isinstance(p, Tensor) else p for p in memory))
@@ -447,6 +452,14 @@ def fixed_point(
     if throw and not bool(converged.all()):
         raise NotConverged(_explain(found, tol, max_steps), found)
     return found
+
+
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    """Return the distance of every two rows; of a large batch no whole difference is stored."""
+    if a.numel() <= PIECE:
+        return (a - b).norm(dim=1)
+    rows = max(1, PIECE // a.shape[1])
+    return torch.cat([(p - q).norm(dim=1) for p, q in zip(a.split(rows), b.split(rows))])
 
 
 def _explain(found: Solution, tol: float, max_steps: int) -> str:
@@ -522,6 +535,9 @@ def _check_image(image: Tensor, z0: Tensor) -> None:
             f"the map must keep the dtype: f(z0) has {image.dtype}, z0 has {z0.dtype}; "
             "convert the weights, the input or z0."
         )
+
+
+def _check_finite(image: Tensor) -> None:
     if not all_finite(image):
         raise ValueError(
             "f(z0) has NaN or infinite entries: a weight or an input is NaN or infinite."
