@@ -1,9 +1,9 @@
 r"""Reference values of the untied kernel, computed by neural-tangents.
 
-``python benchmarks/reference_untied_kernel.py tests/reference/untied_kernel.npz`` writes the arrays
-that ``tests/test_infinite_width.py`` compares with ``population_kernels``. It is run by hand; the
-tests need only its output. neural-tangents is not a dependency of the book: install it in an
-environment of its own, with a jax that it can import
+``python benchmarks/reference_untied_kernel.py tests/kernels/reference/untied_kernel.npz`` writes
+the arrays that ``tests/pages/p04_ntk/test_lab.py`` compares with ``population_kernels``. It is run
+by hand; the tests need only its output. neural-tangents is not a dependency of the book: install
+it in an environment of its own, with a jax that it can import
 (``pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30 tf2jax==0.3.6``).
 
 The network is :math:`z^{(\ell)}=\sigma(W^{(\ell)}z^{(\ell-1)}+U^{(\ell)}x)`, :math:`z^{(0)}=0`,

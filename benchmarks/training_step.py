@@ -47,8 +47,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deqbook.implicit import IFT
-from deqbook.models.closed_form import Feedback, NormBound, gradient
-from deqbook.models.dense import ReLUImplicit
+from deqbook.models import Feedback, NormBound, ReLUImplicit, gradient
 from deqbook.runtime import generator, normal
 from deqbook.solvers import Anderson, Injected, Picard, Solver, fixed_point
 
@@ -300,7 +299,7 @@ def evaluations(problem: Problem, z0: Tensor) -> tuple[tuple[float, float], Feed
     model, q, a = problem.model, problem.model.inject(problem.x).detach(), problem.model.a.detach()
     W = model.scale * model.W.detach()
     how = {"solver": Picard(), "tol": TOL / problem.contraction()}
-    state = fixed_point(Injected(model.iteration(), q), z0, **how)
+    state = fixed_point(model.map(q), z0, **how)
     h = state.image @ W.mT
     D = (q + h > 0).float()
     start = D * a if problem.start is None else D * a + problem.start.adjoint

@@ -1,10 +1,12 @@
-"""How the tests are shared out among processes (``pytest -n 2``)."""
+"""What all tests share: one thread each, and how they are shared out among processes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 #: Each test of this file takes a minute: it is shared out by itself, and first.
 LONG = "test_chapters.py"
@@ -13,6 +15,15 @@ LONG = "test_chapters.py"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long tests first, so that no process is left with one at the end."""
     items.sort(key=lambda item: item.path.name != LONG)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: the processes are the parallelism, and sums keep their order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -19,6 +19,15 @@ def skewed() -> MonDEQ:
     return MonDEQ(0.3 * A, 3 * B, U, a, 0.5)
 
 
+def biased(kind: type[VanillaDEQ] | type[MonDEQ]) -> EquilibriumModel:
+    b = normal(6, g=generator(4))
+    if kind is MonDEQ:
+        base = MonDEQ.init(6, 3, seed=1)
+        return MonDEQ(*(p.detach() for p in (base.A, base.B, base.U, base.a)), 0.5, b=b)
+    plain = VanillaDEQ.init(6, 3, seed=1)
+    return VanillaDEQ(*(p.detach() for p in (plain.W, plain.U, plain.a)), b=b, sigma="tanh")
+
+
 MODELS: dict[str, Callable[[], EquilibriumModel]] = {
     "ReLUImplicit": lambda: ReLUImplicit.init(8, 3, gamma=0.3, seed=1),
     "implicit only, relu": lambda: ReLUImplicit.init_implicit_only(8, 3, gamma=0.3, seed=1),
@@ -29,4 +38,6 @@ MODELS: dict[str, Callable[[], EquilibriumModel]] = {
     "VanillaDEQ, tanh": tanh_deq,
     "MonDEQ": lambda: MonDEQ.init(6, 3, seed=1),
     "MonDEQ, large skew": skewed,
+    "VanillaDEQ, bias": lambda: biased(VanillaDEQ),
+    "MonDEQ, bias": lambda: biased(MonDEQ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from deqbook.implicit import IFT, JFB, Batched, Bound, Phantom, Unroll, equilibrium
+from deqbook.implicit import IFT, JFB, AtParameters, Batched, Phantom, Unroll, equilibrium
 from deqbook.linalg import operator_norm
 from deqbook.models import (
     DeepOptEq,
@@ -38,14 +38,6 @@ from deqbook.solvers import (
 
 TIGHT = IFT(tol=1e-13)
 DOUBLE = torch.float64
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def problem(seed: int = 0, *, n: int = 2, m: int = 3, d: int = 2) -> tuple[Tensor, ...]:
@@ -351,7 +343,7 @@ def test_a_batch_of_batches_is_a_longer_batch(shape, outer: int | None, inner: i
     g = generator(7)
     W, z, q = normal(4, 4, g=g), normal(30, 4, g=g), normal(*shape, g=g)
     f = Batched(lambda z, q, W: z @ W + q, 2, (inner, None))
-    mapped = Bound(Batched(f, 3, (outer, None)), (q, W))
+    mapped = AtParameters(Batched(f, 3, (outer, None)), (q, W))
     rows = _rows(mapped)
     assert not isinstance(rows.f, Batched)
     assert torch.allclose(rows(z), mapped(z), atol=1e-12)
@@ -427,7 +419,7 @@ def bytes_saved(run: Callable[[], Tensor]) -> int:
 
 
 def test_a_tolerance_for_a_solver_that_is_a_function_is_refused() -> None:
-    with pytest.raises(ValueError, match="give tol to it"):
+    with pytest.raises(ValueError, match="give tol and max_steps to it"):
         solve(*problem(8), solver=lambda f, z: fixed_point(f, z), tol=1e-6)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,15 +75,6 @@ def reference(W: Tensor, q: Tensor, sigma: str) -> Tensor:
     for _ in range(2000):
         z = np.maximum(z @ W.numpy().T + q.numpy(), 0)
     return torch.from_numpy(z)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Run on one thread: the tensors are small, and waiting for a second one costs more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # --- the answer ------------------------------------------------------------------------------

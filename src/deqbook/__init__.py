@@ -1,7 +1,16 @@
 """deqbook: the theory of deep equilibrium models, executed.
 
-Import from the submodules (``from deqbook.solvers import fixed_point``). This file stays empty
-of imports on purpose: whatever it imported, every chapter's cache would depend on.
+At a prompt, ``import deqbook`` offers the names that one asks for first, each imported when it is
+first used: ``deqbook.fixed_point``, ``deqbook.certify``, ``deqbook.MonDEQ``. Everything else is in
+its room, ``deqbook.solvers`` say.
+
+Pages of the book import from the rooms (``from deqbook.solvers import fixed_point``), so that
+their cache knows what they depend on; one that does ``import deqbook`` does not build.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ += ["__version__"]
 
 __version__ = "0.1.0"

@@ -23,7 +23,14 @@ class Activation:
 
     ``slope`` is :math:`\sigma'` (0 at a kink), ``lipschitz`` is :math:`L_\sigma`,
     ``prox(p, alpha)`` is :math:`\mathrm{prox}_{\alpha f}(p)`; ``bounded`` says whether the range
-    is bounded, which alone gives existence of an equilibrium by Brouwer's theorem.
+    is bounded, which alone gives existence of an equilibrium by Brouwer's theorem. ``slope_at(s)``,
+    if known, is :math:`\sigma'` as a function of the value :math:`s=\sigma(t)`.
+
+    >>> t = torch.tensor([-1.0, 0.0, 2.0])
+    >>> relu(t).tolist(), relu.slope(t).tolist()
+    ([0.0, 0.0, 2.0], [0.0, 0.0, 1.0])
+    >>> torch.equal(relu.prox(t, 0.5), relu(t)), torch.allclose(tanh.prox(t, 0.5), tanh(t))
+    (True, False)
     """
 
     name: str
@@ -68,6 +75,7 @@ relu = Activation(
     lambda p, _alpha: torch.relu(p),
     slope_at=torch.sign,  # the value is 0 or positive
 )
+"""max(t, 0), the proximal map of the indicator of t ≥ 0; every step α has the same one."""
 tanh = Activation(
     "tanh",
     torch.tanh,
@@ -76,15 +84,22 @@ tanh = Activation(
     bounded=True,
     slope_at=lambda s: 1 - s**2,
 )
+"""tanh, bounded; its proximal map with a step α ≠ 1 is found by Newton's method."""
 identity = Activation(
     "identity", lambda t: t, torch.ones_like, lambda p, _alpha: p, slope_at=torch.ones_like
 )
+"""t itself, the proximal map of 0: the linear cell."""
 
 ACTIVATIONS = {a.name: a for a in (relu, tanh, identity)}
+"""The activations that are known by name."""
 
 
 def activation(which: str | Activation) -> Activation:
-    """Return an activation by name, or the one given."""
+    """Return an activation by name, or the one given; ``ValueError`` for an unknown name.
+
+    >>> activation("tanh") is tanh, activation(relu) is relu
+    (True, True)
+    """
     if isinstance(which, Activation):
         return which
     if which not in ACTIVATIONS:

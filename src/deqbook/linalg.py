@@ -8,6 +8,7 @@ eigenvalues of a Hessenberg matrix, which may be complex.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import scipy.sparse.linalg
@@ -16,13 +17,29 @@ from torch import Tensor
 
 from deqbook.runtime import generator, normal
 
-__all__ = ["gmres", "operator_norm", "perron_root", "spectral_radius", "symmetric_part"]
+__all__ = [
+    "commutation",
+    "eye",
+    "gmres",
+    "kron",
+    "operator_norm",
+    "perron_root",
+    "relative",
+    "spectral_radius",
+    "symmetric_part",
+    "unvec",
+    "vec",
+]
 
 Apply = Callable[[Tensor], Tensor]
 
 
 def symmetric_part(M: Tensor) -> Tensor:
-    r"""Return :math:`\tfrac12(M+M^\top)`; M ⪰ μI is a statement about it."""
+    r"""Return :math:`\tfrac12(M+M^\top)` of square M; M ⪰ μI is a statement about it.
+
+    >>> symmetric_part(torch.tensor([[1.0, 4.0], [0.0, 1.0]])).tolist()
+    [[1.0, 2.0], [2.0, 1.0]]
+    """
     return (M + M.mT) / 2
 
 
@@ -35,6 +52,14 @@ def operator_norm(
     iteration, on :math:`W^\top W`, stops when the eigen-residual
     :math:`\|W^\top Wv-\lambda v\|\le\mathrm{tol}\,\lambda`: then some eigenvalue of
     :math:`W^\top W` lies within ``tol·λ`` of λ. With the random start it is the largest one.
+
+    ``method`` is ``"svd"``, ``"lanczos"`` or ``"power"``; ``tol``, ``max_steps`` and ``seed`` serve
+    the last two. ``ValueError`` for another one and for a W that is no matrix or not finite,
+    ``RuntimeError`` if an iteration does not settle.
+
+    >>> W = torch.tensor([[0.0, 4.0], [0.0, 0.0]])
+    >>> [round(operator_norm(W, method=by), 3) for by in ("svd", "lanczos", "power")]
+    [4.0, 4.0, 4.0]
     """
     _finite_matrix(W)
     if method == "svd":
@@ -89,6 +114,14 @@ def spectral_radius(
     ``size`` is projected on a Krylov space by Arnoldi's method and the complex Ritz values are
     taken, so rotations are seen. Exact when ``krylov ≥ size``; otherwise usually a slight
     underestimate, because the Ritz values have not all converged.
+
+    ``ValueError`` for an operator without ``size`` and for a W that is not square or not finite.
+
+    >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
+    >>> round(spectral_radius(turn), 3), round(spectral_radius(lambda v: turn @ v, size=2), 3)
+    (1.0, 1.0)
+    >>> round(spectral_radius(torch.tensor([[0.0, 4.0], [0.0, 0.0]])), 3)  # the norm is 4
+    0.0
     """
     if isinstance(W, Tensor):
         _finite_matrix(W, square=True)
@@ -101,15 +134,28 @@ def spectral_radius(
 
 
 def perron_root(W: Tensor) -> float:
-    r"""Return :math:`\lambda_{\mathrm{pf}}(|W|)`, the spectral radius of the entrywise modulus."""
+    r"""Return :math:`\lambda_{\mathrm{pf}}(|W|)`, the spectral radius of the entrywise modulus.
+
+    Between ρ(W) and ‖W‖_∞; errors as for ``spectral_radius``.
+
+    >>> W = torch.tensor([[0.5, -0.5], [0.5, 0.5]])
+    >>> round(perron_root(W), 3), round(spectral_radius(W), 3)
+    (1.0, 0.707)
+    """
     return spectral_radius(W.abs())
 
 
 def gmres(apply: Apply, rhs: Tensor, steps: int) -> tuple[Tensor, int]:
     """Solve ``apply(x) = rhs`` approximately for every row at once by ``steps`` of GMRES.
 
-    ``rhs`` is (n, D) and ``apply`` acts on each row on its own. Returns the solution and the
-    number of times ``apply`` was called. No host synchronisation inside.
+    ``rhs`` is (n, D) and ``apply`` is linear and acts on each row on its own. Returns the solution
+    and the number of times ``apply`` was called: ``steps``, at most D. No host synchronisation
+    inside.
+
+    >>> A = torch.tensor([[2.0, 1.0], [0.0, 1.0]])
+    >>> x, calls = gmres(lambda rows: rows @ A.mT, torch.tensor([[3.0, 1.0]]), steps=5)
+    >>> x.round(decimals=3).tolist(), calls
+    ([[1.0, 1.0]], 2)
     """
     V, H, k = _arnoldi(apply, rhs, min(steps, rhs.shape[1]))
     beta = rhs.new_zeros(rhs.shape[0], k + 1, 1)
@@ -155,3 +201,69 @@ def _finite_matrix(W: Tensor, *, square: bool = False) -> None:
     if not bool(torch.isfinite(W).all()):
         bad = int((~torch.isfinite(W)).sum())
         raise ValueError(f"the matrix has {bad} NaN or infinite entries; check the weights.")
+
+
+def vec(M: Tensor) -> Tensor:
+    """Stack the columns of the last two dimensions: (…, a, b) becomes (…, ab).
+
+    >>> vec(torch.tensor([[1, 2], [3, 4]])).tolist()
+    [1, 3, 2, 4]
+    """
+    return M.mT.flatten(-2)
+
+
+def unvec(v: Tensor, like: Tensor) -> Tensor:
+    """Undo ``vec``, in the last dimension, for matrices shaped as ``like``, (a, b).
+
+    >>> M = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    >>> torch.equal(unvec(vec(M), M), M)
+    True
+    """
+    rows, columns = like.shape
+    return v.reshape(*v.shape[:-1], columns, rows).mT
+
+
+def eye(m: int) -> Tensor:
+    """Return the m×m identity in double precision.
+
+    >>> eye(2).dtype, eye(2).tolist()
+    (torch.float64, [[1.0, 0.0], [0.0, 1.0]])
+    """
+    return torch.eye(m, dtype=torch.float64)
+
+
+def kron(A: Tensor, B: Tensor) -> Tensor:
+    r"""Return A⊗B of two matrices; torch.kron itself fails on some transposed arguments.
+
+    The rule :math:`\mathrm{vec}(AMB)=(B^\top\otimes A)\,\mathrm{vec}(M)`:
+
+    >>> A, M, B = torch.arange(12).reshape(3, 2, 2)
+    >>> torch.equal(vec(A @ M @ B), kron(B.mT, A) @ vec(M))
+    True
+    """
+    blocks = A[:, None, :, None] * B[None, :, None, :]
+    return blocks.reshape(A.shape[0] * B.shape[0], A.shape[1] * B.shape[1])
+
+
+def commutation(a: int, b: int) -> Tensor:
+    r"""Return K with :math:`K\,\mathrm{vec}(M)=\mathrm{vec}(M^\top)` for every a×b matrix M.
+
+    >>> M = torch.arange(6).reshape(2, 3).double()
+    >>> torch.equal(commutation(2, 3) @ vec(M), vec(M.mT))
+    True
+    """
+    labels = torch.arange(a * b).reshape(b, a).mT  # vec(labels) = 0, 1, 2, …
+    return eye(a * b)[vec(labels.mT)]
+
+
+def relative(value: Tensor, target: Tensor) -> float:
+    """Return ‖value - target‖ ÷ ‖target‖ (of all entries), or infinity if the shapes differ.
+
+    >>> relative(torch.tensor([3.0, 0.0]), torch.tensor([2.0, 0.0]))
+    0.5
+    >>> relative(torch.ones(2), torch.ones(2, 1))
+    inf
+    """
+    if value.shape != target.shape:
+        return math.inf
+    return float((value - target).norm() / target.norm())

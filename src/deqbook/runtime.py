@@ -11,38 +11,84 @@ import sys
 import torch
 from torch import Tensor
 
-__all__ = ["device", "generator", "normal", "progress", "signs", "sphere"]
+__all__ = ["device", "generator", "normal", "progress", "signs", "sphere", "tensor"]
 
 
 def device() -> torch.device:
-    """Return the GPU when there is one, else the CPU."""
+    """Return the GPU when there is one, else the CPU.
+
+    >>> device().type in ("cpu", "cuda")
+    True
+    """
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def generator(seed: int) -> torch.Generator:
-    """Return a CPU generator seeded with ``seed``; the book has no unseeded randomness."""
+    """Return a CPU generator seeded with ``seed``; the book has no unseeded randomness.
+
+    >>> torch.equal(normal(3, g=generator(0)), normal(3, g=generator(0)))
+    True
+    """
     return torch.Generator().manual_seed(seed)
 
 
 def normal(*shape: int, g: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Draw i.i.d. N(0, 1) entries (in float64, then cast: one draw, whatever the precision)."""
+    """Draw i.i.d. N(0, 1) entries (in float64, then cast: one draw, whatever the precision).
+
+    >>> single = normal(2, 3, g=generator(0), dtype=torch.float32)
+    >>> torch.equal(single, normal(2, 3, g=generator(0)).float())
+    True
+    """
     return torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype)
 
 
 def signs(*shape: int, g: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Draw i.i.d. entries ±1 with probability one half each."""
+    """Draw i.i.d. entries ±1 with probability one half each.
+
+    >>> signs(100, g=generator(0)).unique().tolist()
+    [-1.0, 1.0]
+    """
     return (2 * torch.randint(0, 2, shape, generator=g) - 1).to(dtype)
 
 
 def sphere(
     n: int, d: int, seed: int, *, radius: float = 1.0, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """Draw ``n`` points uniformly on the sphere of the given radius in R^d, as rows."""
+    """Draw ``n`` points uniformly on the sphere of the given radius in R^d, as rows (n, d).
+
+    >>> sphere(2, 3, seed=0, radius=5.0).norm(dim=1).round(decimals=3).tolist()
+    [5.0, 5.0]
+    """
     x = normal(n, d, g=generator(seed), dtype=dtype)
     return radius * x / x.norm(dim=1, keepdim=True)
 
 
 def progress(text: str) -> None:
-    """Show a transient line on a terminal (an empty one clears it); say nothing elsewhere."""
+    """Show a transient line on a terminal (an empty one clears it); say nothing elsewhere.
+
+    >>> progress("")
+    """
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def tensor(name: str, value: object) -> Tensor:
+    """Return ``value`` if it is a real floating-point tensor; refuse a list or an array.
+
+    The refusal is a ``TypeError`` that calls the value by its ``name``.
+
+    >>> tensor("W", torch.ones(2)).tolist()
+    [1.0, 1.0]
+    >>> try:
+    ...     tensor("W", [1.0])
+    ... except TypeError as error:
+    ...     print(str(error).split(";")[0])
+    W must be a floating-point tensor, got list
+    """
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value
+    seen = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+    raise TypeError(
+        f"{name} must be a floating-point tensor, got {seen}; write "
+        f"torch.as_tensor({name}, dtype=torch.float64)."
+    )

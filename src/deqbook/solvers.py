@@ -18,9 +18,10 @@ is rounded away. The second sees that the residual itself never fell, or can no 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,11 +32,13 @@ __all__ = [
     "Anderson",
     "Broyden",
     "Injected",
+    "Iteration",
     "Newton",
     "NotConverged",
     "Picard",
     "Solution",
     "Solver",
+    "check_solver",
     "default_tol",
     "fixed_point",
 ]
@@ -47,7 +50,16 @@ PIECE = 2**18  # numbers that stay in a cache; a fresh array of a large batch co
 
 @dataclass(frozen=True)
 class Injected:
-    """The map ``z ↦ update(z, x)`` with its injected input, able to drop finished samples."""
+    """The map ``z ↦ update(z, x)`` with its injected input, able to drop finished samples.
+
+    ``update`` works row by row; ``z`` and ``x`` have one row a sample.
+
+    >>> f = Injected(lambda z, x: torch.relu(0.5 * z + x), torch.tensor([[1.0], [2.0]]))
+    >>> fixed_point(f, torch.zeros(2, 1)).z.round(decimals=3).tolist()
+    [[2.0], [4.0]]
+    >>> f.rows(torch.tensor([1])).x.tolist()
+    [[2.0]]
+    """
 
     update: Callable[[Tensor, Tensor], Tensor]
     x: Tensor
@@ -63,11 +75,17 @@ class Injected:
 
 @dataclass(frozen=True)
 class Solution:
-    r"""What a solver found. Everything but ``nfe`` is per sample.
+    r"""What a solver found. ``z`` is (n, …); ``converged``, ``residual`` and ``steps`` are (n,).
 
     ``residual`` is :math:`\|f(z)-z\|/\max(1,\|f(z)\|)` at the ``z`` returned, ``trace`` its
-    history (steps × samples), ``nfe`` the evaluations of ``f`` on the batch (a Jacobian-vector
-    product counts as one). ``image`` is ``f(z)``, where the solver has it.
+    history from the start on (1 + most steps, n), ``nfe`` the evaluations of ``f`` on the batch (a
+    Jacobian-vector product counts as one). ``image`` is ``f(z)``, where the solver has it.
+
+    >>> found = fixed_point(torch.cos, torch.zeros(1, 1).double(), solver=Picard())
+    >>> found.method, bool(found.converged.all()), bool((found.residual <= 1e-8).all())
+    ('Picard', True, True)
+    >>> len(found.trace) == 1 + int(found.steps.max()) == found.nfe  # Picard evaluates once a step
+    True
     """
 
     z: Tensor
@@ -88,7 +106,14 @@ class Solution:
 
 
 class NotConverged(RuntimeError):
-    """Raised when some sample has no certified fixed point; ``.solution`` holds the last state."""
+    """Raised when some sample has no certified fixed point; ``.solution`` holds the last state.
+
+    >>> try:
+    ...     fixed_point(lambda z: z + 1, torch.zeros(1, 1))
+    ... except NotConverged as error:
+    ...     error.solution.converged.tolist()
+    [False]
+    """
 
     def __init__(self, message: str, solution: Solution):
         super().__init__(message)
@@ -99,18 +124,55 @@ class NotConverged(RuntimeError):
         return type(self), (str(self), self.solution)
 
 
-class Solver(Protocol):
-    """A method: ``start`` makes its memory, ``step`` proposes the next iterate.
+class Solver(ABC):
+    """A way to find ``z = f(z)``: what ``fixed_point`` and every model take as ``solver``.
 
-    ``step`` returns the iterate, the memory and the evaluations it made beyond the one that the
-    driver makes. The memory is a NamedTuple; its tensors have the samples as first axis.
+    ``any_map`` says whether it needs nothing but the map. A splitting needs to know the matrix of
+    the cell, so it solves a ``MonotoneProblem`` only.
+
+    >>> from deqbook.splitting import PeacemanRachford
+    >>> [solver.any_map for solver in (Anderson(), Newton(), PeacemanRachford())]
+    [True, True, False]
     """
 
-    def start(self, z: Tensor) -> Any:
-        """Return the memory before the first step."""
+    any_map: ClassVar[bool] = True
 
+    @abstractmethod
+    def solve(self, f: Map, z0: Tensor, *, tol: float, max_steps: int, throw: bool) -> Solution:
+        """Return the fixed point of every row from the start ``z0``; see ``fixed_point``."""
+
+
+class Iteration(Solver):
+    """A solver that is an iteration: ``start`` makes its memory, ``step`` the next iterate.
+
+    ``step`` returns the iterate, the memory and the evaluations it made beyond the one that the
+    driver makes. The memory is a NamedTuple; its tensors have the samples as first axis. A method
+    of one's own needs no more:
+
+    >>> class Halfway(Iteration):
+    ...     def start(self, z):
+    ...         return ()
+    ...
+    ...     def step(self, f, z, fz, memory):
+    ...         return (z + fz) / 2, memory, 0
+    >>> fixed_point(lambda z: 2 - z, torch.zeros(1, 1), solver=Halfway()).z.tolist()
+    [[1.0]]
+    """
+
+    @abstractmethod
+    def start(self, z: Tensor) -> Any:
+        """Return the memory before the first step; ``z`` is the start as flat rows (n, D)."""
+
+    @abstractmethod
     def step(self, f: Map, z: Tensor, fz: Tensor, memory: Any) -> tuple[Tensor, Any, int]:
-        """Return the next iterate (flat rows), the new memory, and extra evaluations."""
+        """Return the next iterate, the new memory, and extra evaluations.
+
+        ``z`` and its image ``fz`` are flat rows (n, D); so is what ``f`` takes and returns.
+        """
+
+    def solve(self, f: Map, z0: Tensor, *, tol: float, max_steps: int, throw: bool) -> Solution:
+        """Iterate until every row is finished; stopping and bookkeeping are the driver's."""
+        return _drive(self, f, z0, tol, max_steps, throw=throw)
 
 
 class _Nothing(NamedTuple):
@@ -118,8 +180,18 @@ class _Nothing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Picard:
-    r"""Damped Picard iteration :math:`z\leftarrow(1-\beta)z+\beta f(z)`."""
+class Picard(Iteration):
+    r"""Damped Picard iteration :math:`z\leftarrow(1-\beta)z+\beta f(z)`, with β = ``damping``.
+
+    ``ValueError`` unless :math:`0<\beta\le1`. Damping finds the fixed point 1 of ``2 - z``, where
+    plain iteration goes 0, 2, 0, 2, … for ever:
+
+    >>> f, z0 = lambda z: 2 - z, torch.zeros(1, 1)
+    >>> bool(fixed_point(f, z0, solver=Picard(), throw=False).converged)
+    False
+    >>> fixed_point(f, z0, solver=Picard(damping=0.5)).z.tolist()
+    [[1.0]]
+    """
 
     damping: float = 1.0
 
@@ -147,7 +219,7 @@ class _AndersonMemory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Anderson:
+class Anderson(Iteration):
     r"""Anderson acceleration (type II) with window ``memory``.
 
     With residual :math:`g=f(z)-z` and the last differences :math:`\Delta g_j`, choose
@@ -160,6 +232,15 @@ class Anderson:
 
     A kink can make the window lie. A sample whose residual exceeds ``patience`` times its best
     forgets its window and starts again from a Picard step.
+
+    :math:`\beta\in(0,1]` is ``damping``; ``ridge`` is by default 10 units of roundoff.
+    ``ValueError`` for another damping or a ``memory`` below 1. A line that expands is no obstacle:
+
+    >>> f, z0 = lambda z: 2.5 - 1.5 * z, torch.zeros(1, 1).double()
+    >>> fixed_point(f, z0, solver=Anderson()).z.round(decimals=6).tolist()
+    [[1.0]]
+    >>> bool(fixed_point(f, z0, solver=Picard(), throw=False).converged)
+    False
     """
 
     memory: int = 30
@@ -232,13 +313,18 @@ class _BroydenMemory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Broyden:
+class Broyden(Iteration):
     r"""Limited-memory "good" Broyden for :math:`g(z)=f(z)-z=0`.
 
     The inverse Jacobian is kept as :math:`H=-I+\sum_ju_jv_j^\top` (the first guess makes the first
     step Picard's) and updated by
     :math:`H\leftarrow H+\frac{(\Delta z-H\Delta g)(H^\top\Delta z)^\top}{\Delta z^\top H\Delta g}`.
-    When the window is full it starts afresh.
+    When the window of ``memory`` pairs is full it starts afresh. ``ValueError`` if it is below 1.
+
+    >>> z0 = torch.zeros(1, 1).double()
+    >>> by = {s: fixed_point(torch.cos, z0, solver=s) for s in (Broyden(), Picard())}
+    >>> round(float(by[Broyden()].z), 3), by[Broyden()].nfe < by[Picard()].nfe
+    (0.739, True)
     """
 
     memory: int = 30
@@ -290,14 +376,18 @@ class _NewtonMemory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Newton:
+class Newton(Iteration):
     r"""Newton's method: :math:`z\leftarrow z+(I-J)^{-1}(f(z)-z)`, with step halving.
 
     ``linear="dense"`` forms each sample's Jacobian (exact; for small states), ``"gmres"`` never
     does: ``inner`` Jacobian-vector products solve the Newton equation approximately. At a kink any
     one-sided Jacobian serves (semismooth Newton). On a ReLU map it ends once it has found the
     right active set, but it may also cycle among wrong ones: outside a contraction nothing is
-    promised.
+    promised. ``ValueError`` for another ``linear`` or ``inner`` below 1.
+
+    >>> found = fixed_point(lambda z: torch.relu(0.5 * z + 1), torch.zeros(1, 1), solver=Newton())
+    >>> found.z.tolist(), found.steps.tolist()
+    ([[2.0]], [1])
     """
 
     linear: str = "dense"
@@ -345,7 +435,11 @@ class Newton:
 
 
 def default_tol(dtype: torch.dtype) -> float:
-    """Return what a fixed point can be asked for: 1e-8 in float64, 1e-5 in float32."""
+    """Return what a fixed point can be asked for: 1e-8 in float64, 1e-5 in float32.
+
+    >>> default_tol(torch.float64), default_tol(torch.float32)
+    (1e-08, 1e-05)
+    """
     return 1e-8 if torch.finfo(dtype).eps < 1e-12 else 1e-5
 
 
@@ -363,14 +457,33 @@ def fixed_point(
 
     ``f`` maps (n, …) to the same shape, row by row. ``z0`` is the start, so a warm start is just
     another ``z0``. A map with a method ``rows(index)`` (see ``Injected``) lets the driver drop
-    finished samples once half of them are; otherwise they are only frozen. ``tol`` defaults to
-    1e-8 in float64 and 1e-5 in float32. With ``throw=False`` a failure returns the last iterate
-    and ``converged=False`` for the samples concerned.
+    finished samples once half of them are; otherwise they are only frozen. ``solver`` defaults to
+    ``Anderson()``, ``tol`` to 1e-8 in float64 and 1e-5 in float32. No gradient passes: for that see
+    :func:`deqbook.implicit.equilibrium`.
+
+    A sample that has not met ``tol`` in ``max_steps`` steps raises ``NotConverged``; with
+    ``throw=False`` its last iterate is returned, with ``converged=False``. ``TypeError`` if ``z0``
+    is not a floating-point tensor or ``solver`` not a ``Solver``. ``ValueError`` if ``z0`` is not
+    (n, …) or has a NaN, if ``f`` changes shape or dtype or makes a NaN of it, if ``tol`` is below
+    what the dtype resolves, or ``max_steps`` below 1.
+
+    >>> z0 = torch.zeros(1, 1).double()
+    >>> round(float(fixed_point(torch.cos, z0).z), 3)
+    0.739
+    >>> round(float(fixed_point(lambda z: torch.relu(0.5 * z + 1), z0, solver=Picard()).z), 3)
+    2.0
     """
-    solver = Anderson() if solver is None else solver
+    solver = check_solver(Anderson() if solver is None else solver)
     _check_start(z0, max_steps)
     tol = default_tol(z0.dtype) if tol is None else tol
     _check_tol(tol, z0.dtype)
+    return solver.solve(f, z0, tol=tol, max_steps=max_steps, throw=throw)
+
+
+def _drive(
+    solver: Iteration, f: Map, z0: Tensor, tol: float, max_steps: int, *, throw: bool
+) -> Solution:
+    """Iterate, freeze what is finished, drop it once half is, and say how it went."""
     shape, n = z0.shape, z0.shape[0]
 
     def flat(current: Map) -> Map:
@@ -497,6 +610,20 @@ def all_finite(t: Tensor) -> bool:
 def _in_range(name: str, value: float, low: float, high: float) -> None:
     if not low < value <= high:
         raise ValueError(f"{name} must be in ({low:g}, {high:g}], got {value!r}.")
+
+
+def check_solver(solver: object) -> Solver:
+    """Return a solver as it is; ``TypeError`` for what is none, a class without brackets say.
+
+    >>> check_solver(Picard())
+    Picard(damping=1.0)
+    """
+    if not isinstance(solver, Solver):
+        made = f"; write {solver.__name__}()" if isinstance(solver, type) else ""
+        raise TypeError(
+            f"solver must be a Solver, Anderson() or PeacemanRachford() say, got {solver!r}{made}."
+        )
+    return solver
 
 
 def _check_start(z0: Tensor, max_steps: int) -> None:

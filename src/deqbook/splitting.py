@@ -4,22 +4,26 @@ For :math:`\sigma=\mathrm{prox}_f` the equation :math:`z=\sigma(Wz+q)` says
 :math:`0\in(I-W)z-q+\partial f(z)`: a zero of the sum of a linear and a subdifferential operator.
 With :math:`M=I-W\succeq\mu I`, :math:`\mu>0`, it has exactly one solution, however large W is.
 
-Each method is a map whose fixed points encode that solution, so any solver of
-:mod:`deqbook.solvers` can drive it; plain Picard gives the textbook algorithms.
+Each method is a map whose fixed points encode that solution, so any iteration of
+:mod:`deqbook.solvers` can drive it; plain Picard gives the textbook algorithms. A splitting is a
+``Solver`` like the others: models and ``fixed_point`` take one, for a cell of this form.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from deqbook.activations import Activation, relu
+from deqbook.activations import Activation, activation, relu
 from deqbook.linalg import operator_norm, symmetric_part
+from deqbook.runtime import tensor
 from deqbook.solvers import (
     Injected,
+    Map,
     NotConverged,
     Picard,
     Solution,
@@ -33,6 +37,7 @@ __all__ = [
     "ForwardBackward",
     "MonotoneProblem",
     "PeacemanRachford",
+    "Splitting",
     "forward_backward_factor",
     "peaceman_rachford_factor",
     "split",
@@ -41,13 +46,24 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MonotoneProblem:
-    r"""The inclusion :math:`0\in Mz-q+\partial f(z)` with :math:`M=I-W`, one row of q a sample."""
+    r"""The inclusion :math:`0\in Mz-q+\partial f(z)` with :math:`M=I-W`, one row of q a sample.
+
+    ``W`` is (m, m), ``q`` (n, m); ``sigma`` may be a name. Other shapes or an unknown name are a
+    ``ValueError``, what is not a floating-point tensor a ``TypeError``. Here
+    :math:`z=\mathrm{relu}(-3z+4)`, far from a contraction:
+
+    >>> problem = MonotoneProblem(torch.tensor([[-3.0]]), torch.tensor([[4.0]]))
+    >>> round(problem.mu, 3), round(problem.L, 3), split(problem).z.round(decimals=3).tolist()
+    (4.0, 4.0, [[1.0]])
+    """
 
     W: Tensor
     q: Tensor
     sigma: Activation = relu
 
     def __post_init__(self) -> None:
+        tensor("W", self.W), tensor("q", self.q)
+        object.__setattr__(self, "sigma", activation(self.sigma))
         m = self.W.shape[-1]
         if self.W.ndim != 2 or self.W.shape[0] != m:
             raise ValueError(f"W must be square, got shape {tuple(self.W.shape)}.")
@@ -55,6 +71,14 @@ class MonotoneProblem:
             raise ValueError(
                 f"q must be (n, {m}) to go with W ({m}, {m}), got shape {tuple(self.q.shape)}."
             )
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Return σ(Wz + q): the problem is a map, and any solver finds its fixed point."""
+        return self.sigma(z @ self.W.mT + self.q)
+
+    def rows(self, index: Tensor) -> MonotoneProblem:
+        """Return the same problem for the samples ``index`` only."""
+        return MonotoneProblem(self.W, self.q[index], self.sigma)
 
     @property
     def M(self) -> Tensor:
@@ -72,24 +96,50 @@ class MonotoneProblem:
         return operator_norm(self.M)
 
 
-class Splitting(Protocol):
-    """A splitting method: a step size and the map it iterates."""
+class Splitting(Solver):
+    r"""A splitting method: a step size and the map it iterates, for a ``MonotoneProblem`` only.
 
+    Its iterate u encodes a state z, both (n, m); at the equilibrium :math:`\mathrm{read}(u)=z`.
+
+    >>> problem = MonotoneProblem(torch.tensor([[-3.0]]), torch.tensor([[4.0]]))
+    >>> method, z = PeacemanRachford(alpha=0.1), torch.tensor([[1.0]])
+    >>> u = method.encode(problem, z)
+    >>> torch.allclose(method.iteration(problem)(u), u), torch.allclose(method.read(problem, u), z)
+    (True, True)
+    """
+
+    any_map: ClassVar[bool] = False
+
+    def solve(self, f: Map, z0: Tensor, *, tol: float, max_steps: int, throw: bool) -> Solution:
+        """Solve a monotone problem from the state ``z0``; another map is a ``ValueError``."""
+        if not isinstance(f, MonotoneProblem):
+            raise ValueError(
+                f"{type(self).__name__} needs a cell σ(Wz + q), given as a MonotoneProblem; this "
+                "map is not known to be one. Use a solver of deqbook.solvers."
+            )
+        return split(f, self, z0=z0, tol=tol, max_steps=max_steps, throw=throw)
+
+    @abstractmethod
     def step_size(self, problem: MonotoneProblem) -> float:
         """Return the step used for this problem."""
 
+    @abstractmethod
     def iteration(self, problem: MonotoneProblem) -> Injected:
         """Return the map whose fixed point encodes the equilibrium."""
 
+    @abstractmethod
     def read(self, problem: MonotoneProblem, u: Tensor) -> Tensor:
         """Return the equilibrium encoded by the fixed point u."""
 
+    @abstractmethod
     def encode(self, problem: MonotoneProblem, z: Tensor) -> Tensor:
         """Return the iterate that encodes the state z; at a solution it is the fixed point."""
 
+    @abstractmethod
     def offset(self, alpha: float) -> float:
         """Return c such that u - cq is no larger than the state at the fixed point, up to L."""
 
+    @abstractmethod
     def amplification(self, alpha: float, L: float) -> float:
         r"""Return κ with ‖z - σ(Wz+q)‖ ≤ κ · tol · max(1, ‖z‖).
 
@@ -98,11 +148,18 @@ class Splitting(Protocol):
 
 
 @dataclass(frozen=True)
-class ForwardBackward:
+class ForwardBackward(Splitting):
     r"""Forward-backward: :math:`z\leftarrow\mathrm{prox}_{\alpha f}(z-\alpha(Mz-q))`.
 
     Contracts for :math:`0<\alpha<2\mu/L^2` (open at the right end); default
-    :math:`\alpha=\mu/L^2` with factor :math:`\sqrt{1-\mu^2/L^2}`.
+    :math:`\alpha=\mu/L^2` with factor :math:`\sqrt{1-\mu^2/L^2}` (``nguyen2022.splitting``).
+
+    >>> W, q = torch.tensor([[0.0, 2.0], [-2.0, 0.0]]), torch.tensor([[-1.0, 3.0]])
+    >>> problem = MonotoneProblem(W.double(), q.double())  # mu = 1, L² = 5
+    >>> split(problem, ForwardBackward()).z.round(decimals=3).tolist()
+    [[1.0, 1.0]]
+    >>> bool(split(problem, ForwardBackward(alpha=1.0), throw=False).converged)
+    False
     """
 
     alpha: float | None = None
@@ -134,16 +191,26 @@ class ForwardBackward:
 
 
 @dataclass(frozen=True)
-class PeacemanRachford:
+class PeacemanRachford(Splitting):
     r"""Peaceman-Rachford: compose the two reflections; resolvent of M factorised once.
 
     :math:`u\leftarrow R_MR_f\,u` with :math:`R_f=2\,\mathrm{prox}_{\alpha f}-I` and
     :math:`R_M=2(I+\alpha M)^{-1}(\cdot+\alpha q)-I`; then :math:`z=\mathrm{prox}_{\alpha f}(u)`.
-    Converges linearly for every :math:`\alpha>0`; default :math:`\alpha=1/L`.
+    Converges linearly for every :math:`\alpha>0`; default :math:`\alpha=1/L`
+    (``nguyen2022.splitting``). ``relax`` 1 is this method, 1/2 is Douglas-Rachford.
+
+    >>> W, q = torch.tensor([[0.0, 2.0], [-2.0, 0.0]]), torch.tensor([[-1.0, 3.0]])
+    >>> problem = MonotoneProblem(W.double(), q.double())
+    >>> [split(problem, PeacemanRachford(a)).z.round(decimals=3).tolist() for a in (0.1, None, 10)]
+    [[[1.0, 1.0]], [[1.0, 1.0]], [[1.0, 1.0]]]
     """
 
     alpha: float | None = None
     relax: float = 1.0  # 1: Peaceman-Rachford, 1/2: Douglas-Rachford
+
+    def __post_init__(self) -> None:
+        if not 0 < self.relax <= 1:
+            raise ValueError(f"relax must be in (0, 1], got {self.relax!r}.")
 
     def step_size(self, problem: MonotoneProblem) -> float:
         """Return α, by default 1/L."""
@@ -190,18 +257,41 @@ class PeacemanRachford:
 
 @dataclass(frozen=True)
 class DouglasRachford(PeacemanRachford):
-    """Douglas-Rachford: half of a Peaceman-Rachford step. Slower, and needs no strong convexity."""
+    r"""Douglas-Rachford: half of a Peaceman-Rachford step. Slower, but :math:`\mu=0` is enough.
+
+    There ``split`` promises nothing and wants ``throw=False``. M, a rotation:
+
+    >>> W, q = torch.tensor([[1.0, 1.0], [-1.0, 1.0]]), torch.tensor([[-1.0, 0.5]])
+    >>> split(MonotoneProblem(W, q), DouglasRachford(), throw=False).z.round(decimals=3).tolist()
+    [[0.5, 1.0]]
+    >>> bool(split(MonotoneProblem(W, q), PeacemanRachford(), throw=False).converged)
+    False
+    """
 
     relax: float = 0.5
 
 
 def forward_backward_factor(alpha: float, mu: float, L: float) -> float:
-    r"""Return :math:`\sqrt{1-2\alpha\mu+\alpha^2L^2}\ge\|I-\alpha M\|` (Proposition 3)."""
+    r"""Return :math:`\sqrt{1-2\alpha\mu+\alpha^2L^2}\ge\|I-\alpha M\|`.
+
+    It bounds the factor of :class:`ForwardBackward` (``nguyen2022.proposition3``).
+
+    >>> mu, L = 9, 25
+    >>> round(forward_backward_factor(mu / L**2, mu, L), 3)  # the best step
+    0.933
+    """
     return max(0.0, 1 - 2 * alpha * mu + alpha**2 * L**2) ** 0.5
 
 
 def peaceman_rachford_factor(alpha: float, mu: float, L: float) -> float:
-    r"""Return :math:`\sqrt{1-4\alpha\mu/(1+\alpha L)^2}\ge\|(I-\alpha M)(I+\alpha M)^{-1}\|`."""
+    r"""Return :math:`\sqrt{1-4\alpha\mu/(1+\alpha L)^2}\ge\|(I-\alpha M)(I+\alpha M)^{-1}\|`.
+
+    It bounds the factor of :class:`PeacemanRachford` (``nguyen2022.splitting``).
+
+    >>> mu, L = 9, 25
+    >>> round(peaceman_rachford_factor(1 / L, mu, L), 3)  # the best step
+    0.8
+    """
     return max(0.0, 1 - 4 * alpha * mu / (1 + alpha * L) ** 2) ** 0.5
 
 
@@ -215,12 +305,21 @@ def split(
     max_steps: int = 5000,
     throw: bool = True,
 ) -> Solution:
-    """Solve a monotone problem by splitting (default Peaceman-Rachford, driven by Picard).
+    r"""Solve a monotone problem by splitting (default Peaceman-Rachford, driven by Picard).
 
     ``tol`` bounds the residual of the equation ``z = σ(Wz + q)`` itself, not of the auxiliary
     iteration: the method's ``amplification`` converts one into the other, and the residual that is
-    reported is measured at the end. ``z0`` is a state (zero by default), so a warm start is just
-    another ``z0``.
+    reported is measured at the end; ``trace`` is the auxiliary one's. ``z0`` is a state (zero by
+    default), so a warm start is just another ``z0``. ``solver`` drives the iteration in place of
+    Picard.
+
+    With ``throw`` on, a sample that has not met ``tol`` in ``max_steps`` steps raises
+    ``NotConverged``, and :math:`\mu\le0` is a ``ValueError``. So is a step that is not positive.
+
+    >>> W, q = torch.tensor([[0.0, 2.0], [-2.0, 0.0]]), torch.tensor([[-1.0, 3.0]])
+    >>> found = split(MonotoneProblem(W.double(), q.double()))
+    >>> found.method, found.z.round(decimals=3).tolist()
+    ('PeacemanRachford', [[1.0, 1.0]])
     """
     mu, L = problem.mu, problem.L
     if mu <= 0 and throw:
@@ -244,7 +343,7 @@ def split(
         throw=False,
     )
     z = method.read(problem, found.z + c * problem.q)
-    image = problem.sigma(z @ problem.W.mT + problem.q)
+    image = problem(z)
     residual = (image - z).norm(dim=1) / image.norm(dim=1).clamp(min=1.0)
     done = found.converged & (residual <= tol)
     name = type(method).__name__

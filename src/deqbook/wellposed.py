@@ -23,12 +23,15 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from deqbook.activations import Activation, relu
+from deqbook.activations import Activation, activation, relu
 from deqbook.linalg import operator_norm, perron_root, spectral_radius, symmetric_part
+from deqbook.runtime import tensor
 
 __all__ = [
     "Affine",
     "Certificate",
+    "Lipschitz",
+    "Structure",
     "Structured",
     "Tied",
     "Unstructured",
@@ -38,42 +41,111 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-ROUNDING = 1e-12  # a norm within this of 1 counts as 1
+ROUNDING = 1e-12  # a norm within this of 1 counts as 1, in double precision
 
 
 @dataclass(frozen=True)
 class Affine:
     r"""The structure :math:`z=\sigma(Wz+q(x))`, with a Lipschitz constant of the injection q.
 
-    The constant may be a function: it costs an SVD, and only certificates ask for it.
+    ``W`` is (m, m); ``sigma`` may be a name. The constant may be a function: it costs an SVD, and
+    only certificates ask for it. ``TypeError`` if ``W`` is not a floating-point tensor,
+    ``ValueError`` for an unknown name.
+
+    >>> shape = Affine(torch.tensor([[0.5]]))
+    >>> shape.slopes(torch.tensor([[2.0], [0.0]]), torch.tensor([[1.0], [-1.0]])).tolist()
+    [[1.0], [0.0]]
+    >>> certify(shape).kind, certify(Affine(torch.tensor([[-3.0]]), "tanh")).kind
+    ('contraction', 'monotone')
     """
 
     W: Tensor
     sigma: Activation = relu
     input_lipschitz: float | Callable[[], float] = 1.0
 
+    def __post_init__(self) -> None:
+        tensor("W", self.W)
+        object.__setattr__(self, "sigma", activation(self.sigma))
+
+    def preactivation(self, z: Tensor, q: Tensor) -> Tensor:
+        """Return Wz + q for the rows of ``z`` and ``q``, both (n, m)."""
+        return z @ self.W.mT + q
+
+    def slopes(self, z: Tensor, q: Tensor) -> Tensor:
+        r"""Return :math:`\sigma'(Wz+q)`: which units are on, and how much.
+
+        From the pre-activation, never from the state: an accelerated solver leaves 1e-14 in units
+        that are off.
+        """
+        return self.sigma.slope(self.preactivation(z, q))
+
 
 @dataclass(frozen=True)
 class Tied:
-    r"""Layers :math:`f_l(z)=\alpha W_l^\top\sigma(W_lz+q_l)+(1-\alpha)z`, composed in order."""
+    r"""Layers :math:`f_l(z)=\tfrac\alpha\tau W_l^\top\sigma(W_lz+q_l)+(1-\alpha)z`, in order.
+
+    Each of ``Ws`` is (h_l, m). ``alpha`` is the skip weight, ``input_lipschitz`` a constant of
+    every :math:`q_l(x)`, 1 if left empty. Errors as for ``Affine``.
+
+    >>> [certify(Tied((c * torch.eye(1).double(),))).kind for c in (0.9, 1.0)]
+    ['contraction', 'nonexpansive']
+    """
 
     Ws: tuple[Tensor, ...]
     sigma: Activation = relu
     alpha: float = 1.0
     input_lipschitz: tuple[float, ...] | Callable[[], tuple[float, ...]] = ()
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.Ws:
+            raise ValueError("Ws is empty; tied layers have at least one matrix.")
+        for i, W in enumerate(self.Ws, start=1):
+            tensor(f"W{i}", W)
+        object.__setattr__(self, "sigma", activation(self.sigma))
+
+
+@dataclass(frozen=True)
+class Lipschitz:
+    r"""A map with :math:`\|f(z,q)-f(z',q)\|\le c\,\|z-z'\|`; below 1 it contracts.
+
+    ``input_lipschitz`` is a constant of :math:`x\mapsto f(z,q(x))`. Both may be functions.
+
+    >>> one = certify(Lipschitz(0.5, input_lipschitz=3.0))
+    >>> one.holds, one.lipschitz
+    (True, 6.0)
+    """
+
+    constant: float | Callable[[], float]
+    input_lipschitz: float | Callable[[], float] = 1.0
 
 
 @dataclass(frozen=True)
 class Unstructured:
-    """A map about which no certificate is known."""
+    """A map about which no certificate is known; ``what`` names it in the message.
+
+    >>> certify(Unstructured("a transformer block")).kind
+    'not certified'
+    """
 
     what: str
 
 
-class Structured(Protocol):
-    """Anything that can say what kind of map it iterates."""
+Structure = Affine | Tied | Lipschitz | Unstructured
+"""What a model may say of its cell."""
 
-    def structure(self) -> Affine | Tied | Unstructured:
+
+class Structured(Protocol):
+    """Anything that can say what kind of map it iterates.
+
+    >>> class Cosine:
+    ...     def structure(self):
+    ...         return Lipschitz(1.0)
+    >>> certify(Cosine()).holds
+    False
+    """
+
+    def structure(self) -> Structure:
         """Return the structure that certificates look at."""
 
 
@@ -84,7 +156,11 @@ class Certificate:
     ``holds`` says whether the condition is met, ``constant`` its number (a factor that must be
     below 1, or the modulus μ that must be above 0). ``exists`` and ``unique`` are True, False or
     None (not known). ``picard`` says whether plain iteration is guaranteed to converge, and
-    ``lipschitz`` bounds the map from input to equilibrium.
+    ``lipschitz`` bounds the map from input to equilibrium. ``why`` is the sentence.
+
+    >>> one = certify(torch.tensor([[0.5]]))
+    >>> one.kind, one.holds, round(one.constant, 3), one.picard, round(one.lipschitz, 3)
+    ('contraction', True, 0.5, True, 2.0)
     """
 
     kind: str
@@ -105,23 +181,52 @@ class Certificate:
 
 
 def monotonicity(W: Tensor) -> float:
-    r"""Return :math:`\mu=\lambda_{\min}(I-\tfrac12(W+W^\top))`, the modulus of :math:`I-W`."""
+    r"""Return :math:`\mu=\lambda_{\min}(I-\tfrac12(W+W^\top))`, the modulus of :math:`I-W`.
+
+    ``W`` is (m, m). Its skew part is free:
+
+    >>> round(monotonicity(torch.tensor([[0.0, 4.0], [-4.0, 0.0]])), 3)
+    1.0
+    """
     return 1 - float(torch.linalg.eigvalsh(symmetric_part(W))[-1])
 
 
-def certificates(model: Structured | Affine | Tied | Unstructured | Tensor) -> list[Certificate]:
-    """Evaluate every certificate that fits the model's structure, strongest message first."""
+def certificates(model: Structured | Structure | Tensor) -> list[Certificate]:
+    """Evaluate every certificate that fits the model's structure, strongest message first.
+
+    A matrix ``W`` stands for a ReLU cell, ``Affine(W)``. ``TypeError`` for what has no
+    ``structure()``, ``ValueError`` for a matrix that is not square or not finite.
+
+    >>> {one.kind: one.holds for one in certificates(torch.tensor([[-3.0]]))}
+    {'contraction': False, 'infinity-norm': False, 'Perron-Frobenius': False, 'monotone': True}
+    """
     shape = _structure(model)
     if isinstance(shape, Affine):
         return _affine(shape)
     if isinstance(shape, Tied):
         return _tied(shape)
+    if isinstance(shape, Lipschitz):
+        c, q = _value(shape.constant), _value(shape.input_lipschitz)
+        return [_factor("contraction", "Lipschitz constant", c, q, "its norm")]
     why = f"no certificate is known for {shape.what}; look at the residual of every solve."
     return [Certificate("not certified", False, math.nan, None, None, False, math.inf, why)]
 
 
-def certify(model: Structured | Affine | Tied | Unstructured | Tensor) -> Certificate:
-    """Return the first certificate that holds, or one that says none does and how far off."""
+def certify(model: Structured | Structure | Tensor) -> Certificate:
+    """Return the first certificate that holds, or one that says none does and how far off.
+
+    Where an equilibrium is known to be missing (ReLU, W ≥ 0 of spectral radius at least 1, every
+    injection positive), that is returned, with ``exists=False``. Takes and raises what
+    ``certificates`` does. The conditions are those of ``gao2022.lemma2.2`` (contraction),
+    ``nguyen2022.definition3.2.1`` (monotone) and ``xie2022.wellposed`` (tied layers).
+
+    >>> certify(torch.tensor([[0.0, 4.0], [-4.0, 0.0]])).kind
+    'monotone'
+    >>> certify(torch.tensor([[2.0]])).exists  # z = relu(2z + 1) runs away
+    False
+    >>> certify(torch.tensor([[0.0, -2.0], [-2.0, 0.0]])).kind
+    'not certified'
+    """
     tried = certificates(model)
     for one in tried:
         if one.holds or one.exists is False:
@@ -137,12 +242,10 @@ def _value(constant: T | Callable[[], T]) -> T:
     return constant() if callable(constant) else constant
 
 
-def _structure(
-    model: Structured | Affine | Tied | Unstructured | Tensor,
-) -> Affine | Tied | Unstructured:
+def _structure(model: Structured | Structure | Tensor) -> Structure:
     if isinstance(model, Tensor):
         return Affine(model)
-    if isinstance(model, Affine | Tied | Unstructured):
+    if isinstance(model, Structure):
         return model
     if not hasattr(model, "structure"):
         raise TypeError(
@@ -181,6 +284,8 @@ def _affine(s: Affine) -> list[Certificate]:
         " > 0: one equilibrium for every input, found by splitting."
         if holds
         else " ≤ 0: not strongly monotone."
+        if slope <= 1
+        else f", but σ is no proximal map: L_σ = {slope:.4g} > 1."
     )
     lipschitz = q / mu if holds else math.inf
     known = holds or None
@@ -219,18 +324,21 @@ def _perron(s: Affine) -> Certificate:
 def _tied(s: Tied) -> list[Certificate]:
     slope = s.sigma.lipschitz
     sizes = [operator_norm(W) for W in s.Ws]
-    factors = [s.alpha * max(slope * w * w, 0.0) + 1 - s.alpha for w in sizes]
+    factors = [s.alpha * max(slope * w * w / s.tau, 0.0) + 1 - s.alpha for w in sizes]
     product = math.prod(factors)
     inputs = _value(s.input_lipschitz) or (1.0,) * len(s.Ws)
     through, total = 1.0, 0.0
     for w, c, q in reversed(list(zip(sizes, factors, inputs))):
-        total += through * s.alpha * slope * w * q
+        total += through * s.alpha / s.tau * slope * w * q
         through *= c
-    found = [_factor("contraction", "∏(α L_σ‖W_l‖² + 1 − α)", product, total, "‖·‖₂")]
-    worst = max(sizes)
-    holds = slope * worst**2 <= 1 + ROUNDING
+    over = "" if s.tau == 1 else "/τ"
+    symbol = f"∏(α L_σ‖W_l‖²{over} + 1 − α)"
+    found = [_factor("contraction", symbol, product, total, "‖·‖₂")]
+    worst = max(sizes) / math.sqrt(s.tau)
+    rounding = max(ROUNDING, 50 * torch.finfo(s.Ws[0].dtype).eps)
+    holds = slope * worst**2 <= 1 + rounding
     exists = True if holds and (s.sigma.bounded or found[0].holds) else None
-    why = f"max ‖W_l‖ = {worst:.4g}" + (
+    why = f"max ‖W_l‖{'' if s.tau == 1 else '/√τ'} = {worst:.4g}" + (
         " ≤ 1: every layer is averaged; the equilibria form a closed convex set, "
         + ("not empty because σ is bounded (Brouwer)." if exists else "which may be empty or many.")
         if holds

@@ -15,6 +15,12 @@ class Condition:
     """An inequality ``have ≥ need`` that a theorem asks for at the start of training.
 
     ``formula`` is how the book writes it, for tables and messages.
+
+    >>> width = Condition("width", "m ≥ n³", have=100.0, need=800.0)
+    >>> print(width)
+    width: 100 < 800 (need/have 8)
+    >>> width.holds, width.ratio
+    (False, 8.0)
     """
 
     name: str
@@ -47,7 +53,17 @@ class Conditions:
 
     ``rate`` is the promised rate of the loss: per unit of time for a flow, per unit of
     step·iterations for descent; ``step`` the largest step the theorem admits (infinite for a
-    flow). ``constants`` are the numbers they are made of.
+    flow). ``constants`` are the numbers they are made of. ``found[name]`` is the condition of that
+    name, a ``KeyError`` if there is none.
+
+    >>> width = Condition("width", "m ≥ n³", have=100.0, need=800.0)
+    >>> found = Conditions("a theorem", (width, Condition("gap", "λ ≥ 2", 4.0, 2.0)), rate=0.5)
+    >>> found
+    a theorem: not satisfied; promised rate 0.5
+      width: 100 < 800 (need/have 8)
+      gap: 4 ≥ 2 (need/have 0.5)
+    >>> found.worst.name, found["gap"].holds
+    ('width', True)
     """
 
     source: str
@@ -63,7 +79,7 @@ class Conditions:
 
     @property
     def worst(self) -> Condition:
-        """The condition that is furthest from holding."""
+        """The condition with the largest ratio, the furthest from holding."""
         return max(self.conditions, key=lambda c: c.ratio)
 
     def __getitem__(self, name: str) -> Condition:

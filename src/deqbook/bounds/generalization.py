@@ -30,13 +30,14 @@ __all__ = [
     "complexity_term",
     "confidence",
     "explicit_bound",
-    "limit_bound",
     "rademacher",
     "sign_norms",
     "trace_bound",
 ]
 
-ENUMERATE = 20  # up to so many samples all signs are tried: 2^19 square roots
+ENUMERATE = 20
+"""Up to so many samples ``rademacher`` tries all signs: 2^19 square roots."""
+
 LARGEST = 26  # beyond, the values for all signs no longer fit comfortably in memory
 
 
@@ -44,7 +45,10 @@ LARGEST = 26  # beyond, the values for all signs no longer fit comfortably in me
 class Complexity:
     """A Rademacher complexity: its value, and the standard error (0 when all signs were tried).
 
-    ``exact`` says whether every choice of signs was tried.
+    ``signs`` counts the choices of signs, ``exact`` says whether these are all.
+
+    >>> print(Complexity(0.5, 0.01, 100, exact=False))
+    0.5 ± 0.01 (100 draws)
     """
 
     value: float
@@ -84,7 +88,11 @@ def sign_norms(K: Tensor) -> Tensor:
     ε and -ε give the same value, so the last sign is kept at +1 and :math:`2^{n-1}` values remain.
     The samples are split in two halves, :math:`\epsilon=(s,t)`, and
     :math:`\epsilon^\top K\epsilon=s^\top K_{11}s+2s^\top K_{12}t+t^\top K_{22}t` is one table over
-    s and t: a matrix product in the place of a loop.
+    s and t: a matrix product in the place of a loop. ``ValueError`` if K, (n, n), is no Gram
+    matrix, or n is above 26.
+
+    >>> sign_norms(torch.ones(2, 2)).tolist()  # of (1, 1) and (-1, 1)
+    [2.0, 0.0]
     """
     K = _gram(K)
     n = len(K)
@@ -108,7 +116,11 @@ def rademacher(
     r"""Return :math:`\frac Bn\mathbb E_\epsilon\sqrt{\epsilon^\top K\epsilon}`.
 
     All signs are tried up to ``ENUMERATE`` samples; beyond, or when ``draws`` is given, so many
-    signs are drawn (10 000 by default) and ``error`` is the standard error.
+    signs are drawn (10 000 by default) and ``error`` is the standard error. K is (n, n), B the
+    ``radius``. ``ValueError`` for what is no Gram matrix, a negative radius, fewer than 2 draws.
+
+    >>> print(rademacher(torch.ones(2, 2)))  # |ε₁ + ε₂|/2 is 1 or 0
+    0.5 (all 4 signs)
     """
     K = _gram(K)
     scale, n = _radius(radius) / len(K), len(K)
@@ -128,7 +140,12 @@ def trace_bound(K: Tensor, radius: float = 1.0) -> float:
     r"""Return :math:`\frac Bn\sqrt{\operatorname{tr}K}\ge\mathfrak R_S` (gao2023.theoremA.3).
 
     Jensen's inequality and :math:`\mathbb E\,\epsilon^\top K\epsilon=\operatorname{tr}K`. Equality
-    holds exactly for diagonal K.
+    holds exactly for diagonal K. Arguments and errors are those of ``rademacher``.
+
+    >>> trace_bound(torch.eye(4)), rademacher(torch.eye(4)).value
+    (0.5, 0.5)
+    >>> round(trace_bound(torch.ones(2, 2)), 3)
+    0.707
     """
     K = _gram(K)
     return _radius(radius) * math.sqrt(float(K.trace())) / len(K)
@@ -137,7 +154,11 @@ def trace_bound(K: Tensor, radius: float = 1.0) -> float:
 def complexity_term(H: Tensor, residual: Tensor) -> float:
     r"""Return :math:`B^2=r^\top H^{-1}r` with :math:`r=y-\hat y(0)` (gao2023.lemma4.2).
 
-    The squared norm of what gradient flow with the frozen kernel H adds to the start.
+    The squared norm of what gradient flow with the frozen kernel H adds to the start. H is (n, n),
+    r (n,). ``ValueError`` if H is not symmetric, has a negative eigenvalue, or is singular.
+
+    >>> round(complexity_term(torch.diag(torch.tensor([1.0, 4.0])), torch.tensor([1.0, 2.0])), 4)
+    2.0
     """
     frozen = freeze(H, residual, torch.zeros_like(residual))
     return float(frozen.squared_norm(math.inf))
@@ -146,17 +167,27 @@ def complexity_term(H: Tensor, residual: Tensor) -> float:
 def confidence(n: int, delta: float, *, c: float = 1.0) -> float:
     r"""Return :math:`3c\sqrt{\log(2/\delta)/2n}`, the part of the bound that no class avoids.
 
-    For a single function Hoeffding's inequality asks less than a third of it.
+    For a single function Hoeffding's inequality asks less than a third of it. ``ValueError`` if n
+    is below 1, δ outside (0, 1) or c negative.
+
+    >>> round(confidence(1000, 0.05), 3)
+    0.129
     """
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}.")
     _probability(delta)
+    if not c >= 0:
+        raise ValueError(f"c bounds the loss and cannot be negative, got {c!r}.")
     return 3 * c * math.sqrt(math.log(2 / delta) / (2 * n))
 
 
 @dataclass(frozen=True)
 class Deviation:
-    r"""A bound on test minus training error, in its two parts, and the radius and δ it used."""
+    r"""A bound on test minus training error, in its two parts, and the radius and δ it used.
+
+    >>> print(Deviation(complexity=0.3, confidence=0.2, radius=4.0, delta=0.05))
+    0.5 = 0.3 + 0.2
+    """
 
     complexity: float
     confidence: float
@@ -172,20 +203,28 @@ class Deviation:
         return f"{self.total:.4g} = {self.complexity:.4g} + {self.confidence:.4g}"
 
 
-def after_sample(B: float, delta: float) -> tuple[float, float]:
-    r"""Return the radius :math:`2^k\ge B` and the δ of its ball, for B read off the sample.
+def after_sample(B: float, delta: float, *, ratio: float = 2.0) -> tuple[float, float]:
+    r"""Return the least radius :math:`q^k\ge B` and the δ of its ball, for B read off the sample.
 
     A uniform deviation holds for a class fixed in advance; :math:`B^2=r^\top H^{-1}r` is not. So
-    take the balls of radius :math:`2^k`, k = 0, 1, …, give ball k the share
+    take the balls of radius :math:`q^k`, k = 0, 1, …, give ball k the share
     :math:`\delta_k=\delta/((k+1)(k+2))`, which sum to δ, and use the first ball that holds f:
-    :math:`k=\lceil\log_2\max(B,1)\rceil`. The price is at most a factor 2 in the radius and
-    :math:`\log((k+1)(k+2))` beside :math:`\log(2/\delta)`.
+    :math:`k=\lceil\log_q\max(B,1)\rceil`. The price is at most a factor q in the radius and
+    :math:`\log((k+1)(k+2))` beside :math:`\log(2/\delta)`. ``ratio`` is q > 1, chosen before the
+    sample is seen. ``ValueError`` for another ratio, a δ outside (0, 1), a negative or infinite B.
+
+    >>> after_sample(3.0, 0.12)  # the ball of radius 2², with δ/(3·4)
+    (4.0, 0.01)
     """
     _probability(delta)
-    k = max(0, math.ceil(math.log2(max(_radius(B), 1.0))))
-    while 2.0**k < B:  # log2 may round down
+    if not ratio > 1:
+        raise ValueError(f"a grid of radii needs ratio > 1, got {ratio!r}.")
+    k = max(0, math.ceil(math.log(max(_radius(B), 1.0)) / math.log(ratio)))
+    while ratio**k < B:  # the logarithm may round down
         k += 1
-    return 2.0**k, delta / ((k + 1) * (k + 2))
+    while k > 0 and ratio ** (k - 1) >= B:  # or up
+        k -= 1
+    return ratio**k, delta / ((k + 1) * (k + 2))
 
 
 def explicit_bound(
@@ -195,53 +234,27 @@ def explicit_bound(
     delta: float,
     lipschitz: float = 1.0,
     c: float = 1.0,
+    ratio: float = 2.0,
     fixed_in_advance: bool = False,
 ) -> Deviation:
     r"""Return :math:`\frac{2\rho B}n\sqrt{\operatorname{tr}K}+3c\sqrt{\log(2/\delta)/2n}`.
 
     Gao2023, Theorem 4.1 with explicit constants, for the frozen-kernel predictor and a ρ-Lipschitz
     loss with values in [0, c]; the network adds ρ times its distance (gao2023.lemma4.4). By
-    default B is taken as read off the sample, and the bound pays for it (``after_sample``);
-    ``fixed_in_advance=True`` is for a radius chosen without looking at the labels.
+    default B is taken as read off the sample, and the bound pays for it by ``after_sample``;
+    ``fixed_in_advance=True`` is for a radius chosen without looking at the labels. K is (n, n);
+    ``ValueError`` if it is no Gram matrix, ρ (``lipschitz``) or c negative, or as ``after_sample``.
+
+    >>> print(explicit_bound(torch.eye(1000), 3.0, delta=0.05))
+    0.4197 = 0.253 + 0.1667
+    >>> print(explicit_bound(torch.eye(1000), 3.0, delta=0.05, fixed_in_advance=True))
+    0.3186 = 0.1897 + 0.1288
     """
     if lipschitz < 0 or c < 0:
         raise ValueError(f"lipschitz and c must not be negative, got {lipschitz!r} and {c!r}.")
-    radius, share = (_radius(B), delta) if fixed_in_advance else after_sample(B, delta)
+    radius, share = (_radius(B), delta) if fixed_in_advance else after_sample(B, delta, ratio=ratio)
     paid = confidence(len(K), share, c=c)
     return Deviation(2 * lipschitz * trace_bound(K, radius), paid, radius, share)
-
-
-def limit_bound(
-    limit: Tensor,
-    y: Tensor,
-    *,
-    delta: float,
-    gap: float = 0.0,
-    lipschitz: float = 1.0,
-    c: float = 1.0,
-    fixed_in_advance: bool = False,
-) -> Deviation:
-    r"""Return the explicit bound from the infinite-width kernel :math:`H^\infty` and labels alone.
-
-    For a network whose start is the zero function (:math:`\hat y(0)=0`, say by subtracting it) and
-    whose kernel satisfies :math:`\|H(0)-H^\infty\|\le\mathtt{gap}<\lambda_\infty`, with
-    :math:`\lambda_\infty=\lambda_{\min}(H^\infty)`. Then
-    :math:`H(0)\succeq(1-\mathtt{gap}/\lambda_\infty)H^\infty`, hence
-    :math:`B^2\le y^\top(H^\infty)^{-1}y/(1-\mathtt{gap}/\lambda_\infty)` and
-    :math:`\operatorname{tr}H(0)\le\operatorname{tr}H^\infty+n\,\mathtt{gap}`.
-    """
-    limit = _gram(limit)
-    least = float(torch.linalg.eigvalsh(limit)[0])
-    if not 0 <= gap < least:
-        raise ValueError(
-            f"gap must be at least 0 and below λ_min(H^∞) = {least:.4g}, got {gap!r}: the kernel "
-            "of the network may otherwise be singular. Take a wider network."
-        )
-    B = math.sqrt(complexity_term(limit, y) / (1 - gap / least))
-    widened = limit + gap * torch.eye(len(limit), dtype=limit.dtype, device=limit.device)
-    return explicit_bound(
-        widened, B, delta=delta, lipschitz=lipschitz, c=c, fixed_in_advance=fixed_in_advance
-    )
 
 
 def _radius(B: float) -> float:

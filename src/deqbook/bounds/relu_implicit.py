@@ -31,7 +31,6 @@ __all__ = [
     "feature_gram",
     "flow_conditions",
     "implicit_only_conditions",
-    "lemma34_radius",
     "printed_width_range",
     "start",
 ]
@@ -39,7 +38,12 @@ __all__ = [
 
 @torch.no_grad()
 def feature_gram(model: ReLUImplicit, X: Tensor) -> Tensor:
-    r"""Return :math:`G=\Phi\Phi^\top=\frac1m\sigma(XU^\top)\sigma(XU^\top)^\top`."""
+    r"""Return :math:`G=\Phi\Phi^\top=\frac1m\sigma(XU^\top)\sigma(XU^\top)^\top`, (n, n).
+
+    >>> eye, a = torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    >>> feature_gram(ReLUImplicit(eye, eye, a, a, gamma=0.2), eye).round(decimals=6).tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
+    """
     phi = model.inject(X)
     return phi @ phi.mT
 
@@ -48,10 +52,16 @@ def feature_gram(model: ReLUImplicit, X: Tensor) -> Tensor:
 class Start:
     r"""The numbers at initialisation that the theorems are made of.
 
-    ``gram`` is :math:`\lambda_{\min}(G(0))`, ``error`` is :math:`\|e(0)\|`, ``readout`` the larger
+    ``gram`` is :math:`\lambda_{\min}(G(0))`, ``lambda0`` the :math:`\lambda_0` of the theorem, at
+    most :math:`\frac43` of it; ``error`` is :math:`\|e(0)\|`, ``readout`` the larger
     of :math:`\|a(0)\|,\|c(0)\|`, ``x`` the norm :math:`\|X\|`, ``row`` the longest input.
     ``margin`` is the distance that W and U may both move before a unit can change side,
     :math:`\min\{\min|Ux_i|,\ \tfrac38\sqrt m\,\min|\tilde\gamma Wz_i+\phi_i|\}`.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> s = start(ReLUImplicit(one, one, one[0], one[0], gamma=0.2), one, one[0])  # n = m = ω = 1
+    >>> {name: round(beta, 6) for name, beta in s.gradients.items()}, round(s.smoothness, 6)
+    ({'W': 4.0, 'U': 6.0, 'a': 4.0, 'c': 2.0}, 72.0)
     """
 
     n: int
@@ -130,7 +140,14 @@ def start(
 ) -> Start:
     r"""Measure the network at its start; ``lambda0`` is :math:`\frac43\lambda_{\min}(G(0))`.
 
-    Another choice, such as :math:`\lambda_{\min}(G^\infty)`, may be passed.
+    Another choice, such as :math:`\lambda_{\min}(G^\infty)`, may be passed. ``X`` is (n, d), ``y``
+    (n,); ``tol`` is for the equilibria. ``ValueError`` if W and U are zero.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> model = ReLUImplicit(one, one, one[0], one[0], gamma=0.2)  # φ = 1, z = 1.25, output 2.25
+    >>> s = start(model, one, one[0])
+    >>> round(s.gram, 6), round(s.error, 6), round(s.margin, 6)
+    (1.0, 1.25, 0.46875)
     """
     gram = float(torch.linalg.eigvalsh(feature_gram(model, X))[0])
     z, q = model.solve(X, tol=tol).z, model.inject(X)
@@ -148,30 +165,6 @@ def start(
         row=float(X.norm(dim=1).max()),
         margin=near,
     )
-
-
-def lemma34_radius(
-    model: ReLUImplicit, X: Tensor, *, lambda0: float | None = None, norm: str = "operator"
-) -> float:
-    r"""Return how far U may move while :math:`\|G-G(0)\|\le\lambda_0/4` (gao2022.lemma3.4).
-
-    ``norm`` says how the move is measured: ``"operator"``
-    :math:`\frac{\sqrt m\lambda_0}{12\,\omega\|X\|_F^2}`, ``"frobenius"``
-    :math:`\frac{\sqrt m\lambda_0}{12\,\omega\|X\|_F\|X\|}`; ``"printed"`` is the source's
-    :math:`\frac{\sqrt m\lambda_0}{16\,\omega\|X\|^2}` for the operator norm, with which the lemma
-    is false. Here :math:`\omega\sqrt m=\|U(0)\|`.
-    """
-    if lambda0 is None:
-        lambda0 = 4 / 3 * float(torch.linalg.eigvalsh(feature_gram(model, X))[0])
-    full, x = float(X.norm()), operator_norm(X)
-    sizes = {"operator": 12 * full**2, "frobenius": 12 * full * x, "printed": 16 * x**2}
-    if norm not in sizes:
-        raise ValueError(f"norm must be one of {sorted(sizes)}, got {norm!r}.")
-    omega = operator_norm(model.U.detach()) / math.sqrt(model.m)
-    if omega * sizes[norm] == 0:
-        what = "U(0) is zero: draw it, as ReLUImplicit.init does" if omega == 0 else "X is zero"
-        raise ValueError(f"{what}; the features vanish, and no radius can be given for them.")
-    return math.sqrt(model.m) * lambda0 / (omega * sizes[norm])
 
 
 def _initial(s: Start) -> tuple[Condition, ...]:
@@ -196,7 +189,7 @@ def _constants(s: Start) -> dict[str, float]:
         "error": s.error,
         "margin": s.margin,
         "m needed": (192 * s.n**1.5 * width) ** 2,
-        "m needed, by ‖X‖": (144 * math.sqrt(s.n) * s.x**2 * width) ** 2,
+        "m needed, by norm of X": (144 * math.sqrt(s.n) * s.x**2 * width) ** 2,
     }
 
 
@@ -208,8 +201,16 @@ def flow_conditions(
     Then :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`,
     :math:`\lambda_{\min}(G(t))\ge\lambda_0/2`, :math:`\|W\|,\|U\|\le2\omega\sqrt m`,
     :math:`\|a\|,\|c\|\le2\sqrt m`, and the weights stay within
-    ``start(…).flow_displacements``. The constant "m needed, by ‖X‖" is, for inputs of length 1, the
-    sharper width :math:`\sqrt m\ge144\,\omega\sqrt n\,\|X\|^2\|e(0)\|/\lambda_0^2`.
+    ``start(…).flow_displacements``. The constant "m needed, by norm of X" is, for inputs of length
+    1, the sharper width :math:`\sqrt m\ge144\,\omega\sqrt n\,\|X\|^2\|e(0)\|/\lambda_0^2`.
+    Arguments are those of ``start``.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> model = ReLUImplicit(one, one, one[0], one[0], gamma=0.2)  # the output is 2.25
+    >>> flow_conditions(model, one, 2.249 * one[0], lambda0=1.0).holds
+    True
+    >>> print(flow_conditions(model, one, one[0], lambda0=1.0).worst)
+    width: 1 < 240 (need/have 240)
     """
     s = start(model, X, y, lambda0=lambda0)
     way = {f"way of {k}": v for k, v in s.flow_displacements.items()}
@@ -225,6 +226,13 @@ def descent_conditions(
     side, :math:`\frac{16\sqrt n}{\lambda_0}\|e(0)\|<\text{margin}`. Then
     :math:`\|e(k)\|^2\le(1-\eta\lambda_0/2)^k\|e(0)\|^2`. The last condition replaces a step of the
     source's proof that fails; it is about small errors, not about large widths.
+    Arguments are those of ``start``.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> model = ReLUImplicit(one, one, one[0], one[0], gamma=0.2)  # the output is 2.25
+    >>> found = descent_conditions(model, one, 2.249 * one[0], lambda0=1.0)
+    >>> found.holds, round(1 / found.step, 6)
+    (True, 72.0)
     """
     s = start(model, X, y, lambda0=lambda0)
     way = s.descent_displacements
@@ -242,6 +250,13 @@ def printed_width_range(
     :math:`m\ge2048\,\omega^2n\|X\|^2\|e(0)\|^2/\lambda_0^3` keeps U near its start;
     :math:`m\le64\,\omega^2n\|e(0)\|^2/\lambda_0^2` makes the bound on :math:`\|a\|` true at
     :math:`t=0`. The first exceeds the second by the factor :math:`32\|X\|^2/\lambda_0`.
+    Arguments are those of ``start``.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> model = ReLUImplicit(one, one, one[0], one[0], gamma=0.2)
+    >>> least, largest = printed_width_range(model, one, one[0], lambda0=1.0)
+    >>> round(least, 6), round(largest, 6)
+    (3200.0, 100.0)
     """
     s = start(model, X, y, lambda0=lambda0)
     common = s.omega**2 * s.n * s.error**2
@@ -267,7 +282,12 @@ def implicit_only_conditions(
     :math:`2\tilde\gamma^2r\|a\|\|\Phi\|_F/(1-\rho)^3\le(1-\frac1{\sqrt2})\sqrt{\lambda_0}`;
     :math:`\tilde\gamma r\max\|\phi_i\|/(1-\rho)^2<\min|\tilde\gamma Wz_i+\phi_i|`. Then
     :math:`\|W(t)-W(0)\|_F\le r`, :math:`\lambda_{\min}(H(t))\ge\lambda_0/2` and
-    :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`.
+    :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`. ``ValueError`` unless 0 < room < 1.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> model = ReLUImplicit(one, one, one[0], 0 * one[0], gamma=0.2, train=("W",))  # output 1.25
+    >>> [implicit_only_conditions(model, one, y * one[0]).holds for y in (1.249, 1.0)]
+    [True, False]
     """
     if not 0 < room < 1:
         raise ValueError(f"room must lie between 0 and 1, got {room!r}.")

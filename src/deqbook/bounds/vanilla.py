@@ -22,14 +22,21 @@ from deqbook.bounds.conditions import Condition, Conditions
 from deqbook.linalg import operator_norm
 from deqbook.models import VanillaDEQ
 
-__all__ = ["Start", "condition_nine_obstruction", "condition_one", "start"]
+__all__ = ["Start", "condition_one", "start"]
 
 
 @dataclass(frozen=True)
 class Start:
     r"""The numbers of Condition 1: norms in the balls, :math:`\|X\|_F`, :math:`\lambda_0`, error.
 
-    ``lambda0`` is :math:`\lambda_{\min}(ZZ^\top)` at the start, ``error`` is :math:`\|e(0)\|`.
+    ``w``, ``u``, ``a`` are the :math:`\bar\rho`, ``x`` is :math:`\|X\|_F`, ``lambda0`` is
+    :math:`\lambda_{\min}(ZZ^\top)` at the start, ``error`` is :math:`\|e(0)\|`.
+
+    >>> s = Start(n=1, delta=0.1, w=0.5, u=2.0, a=1.0, x=1.0, lambda0=4.0, error=1.0)
+    >>> s.gradients, s.implicit, s.total
+    ({'W': 8.0, 'U': 2.0, 'a': 4.0}, 68.0, 84.0)
+    >>> s.factor(s.step) < 1  # λ₀ is too small for these gradients
+    False
     """
 
     n: int
@@ -77,9 +84,19 @@ class Start:
 
 @torch.no_grad()
 def start(model: VanillaDEQ, X: Tensor, y: Tensor, delta: float, *, tol: float = 1e-13) -> Start:
-    """Measure the network at its start."""
+    """Measure the network at its start: ``X`` is (n, d), ``y`` (n,), ``delta`` the radius of balls.
+
+    ``tol`` is for the equilibria. ``ValueError`` if ``delta`` is not positive or the network has a
+    bias, which the theorem does not know.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> s = start(VanillaDEQ(one / 2, one, one[0]), one, 3 * one[0], delta=0.1)  # z = 2
+    >>> round(s.w, 6), round(s.lambda0, 6), round(s.error, 6)
+    (0.6, 4.0, 1.0)
+    """
     if not delta > 0:
         raise ValueError(f"delta, the radius of the balls, must be positive, got {delta!r}.")
+    model.refuse_bias()
     z = model.solve(X, tol=tol).z
     return Start(
         n=X.shape[0],
@@ -98,10 +115,18 @@ def condition_one(
 ) -> Conditions:
     r"""Return Condition 1 with (9'), or the printed (9), and the step (10) (ling2023.theorem1).
 
-    (7) :math:`\lambda_0\ge\frac4\delta\max(c_w,c_u,c_a)\|X\|_F\|e(0)\|`,
-    (8) :math:`\lambda_0^{3/2}\ge4(2+\sqrt2)\bar\rho_a^{-1}C\|X\|_F^2\|e(0)\|`,
+    It asks for (7) :math:`\lambda_0\ge\frac4\delta\max(c_w,c_u,c_a)\|X\|_F\|e(0)\|`,
+    (8) :math:`\lambda_0^{3/2}\ge4(2+\sqrt2)\bar\rho_a^{-1}C\|X\|_F^2\|e(0)\|` and
     (9') :math:`\lambda_0\ge8C\|X\|_F^2` with :math:`C=c_w^2+c_u^2`; the printed (9) has 4. Then
     :math:`\mathcal L(k)\le(1-\eta\lambda_0/2)^k\mathcal L(0)` for :math:`\eta` up to ``step``.
+    Arguments are those of ``start``; ``printed=True`` takes (9).
+
+    >>> one, y = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    >>> long = VanillaDEQ(0 * one, 10 * one, 0.01 * one[0])  # long features, a small read-out
+    >>> condition_one(long, one, y, delta=0.1).holds
+    True
+    >>> condition_one(VanillaDEQ(one / 2, one, one[0]), one, y, delta=0.1).holds
+    False
     """
     s = start(model, X, y, delta)
     x2, C = s.x**2, s.implicit
@@ -125,17 +150,3 @@ def condition_one(
     known = {"lambda0": s.lambda0, "error": s.error, "rho_w": s.w, "rho_u": s.u, "rho_a": s.a}
     known |= {f"c_{k.lower()}": v for k, v in s.gradients.items()} | {"C": C, "T": s.total}
     return Conditions("ling2023, Theorem 1", asked, s.lambda0 / 2, s.step, known)
-
-
-def condition_nine_obstruction(model: VanillaDEQ, X: Tensor, delta: float) -> Condition:
-    r"""Return what the printed (9) implies: :math:`(1-\bar\rho_w)^2\ge4n(\|a(0)\|+\delta)^2`.
-
-    Indeed :math:`\lambda_0\le\frac1n\operatorname{tr}G\le\frac{\|U\|^2\|X\|_F^2}{n(1-\|W\|)^2}`,
-    while (9) asks for
-    :math:`\lambda_0\ge4c_w^2\|X\|_F^2\ge\frac{4\bar\rho_a^2}{(1-\bar\rho_w)^2}\cdot
-    \frac{\|U\|^2\|X\|_F^2}{(1-\|W\|)^2}`. The width does not enter.
-    """
-    left = 1 - operator_norm(model.W.detach()) - delta
-    readout = float(model.a.detach().norm()) + delta
-    need = 4 * X.shape[0] * readout**2
-    return Condition("obstruction", "(1-ρ̄_w)² ≥ 4n(‖a(0)‖+δ)²", left**2 if left > 0 else 0.0, need)

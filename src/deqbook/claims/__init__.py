@@ -1,11 +1,13 @@
 """The executed theorems: a claim is a measurement that must hold, with controls that must not.
 
 ``check("gao2022.lemma2.2")`` runs one on one seed and shows the evidence; ``deqbook verify`` runs
-all of them. The claims of a chapter live in one module (``ch01`` for chapter 1). A page that calls
-``check`` imports that module by name, so that the cache knows what the page depends on.
+all of them. This package is the mechanism. The claims themselves stand with the page that states
+them, in ``deqbook.pages``; a page imports ``check`` from its own claims, so that the cache knows
+what the page depends on.
 """
 
 from deqbook.claims.registry import (
+    Chapter,
     Claim,
     Evidence,
     Measurement,
@@ -13,17 +15,20 @@ from deqbook.claims.registry import (
     Verdict,
     at_least,
     at_most,
+    chapter,
     check,
-    claim,
+    checks,
     equal,
     find,
-    uncheckable,
+    given,
+    seen,
     verify,
     within,
 )
 from deqbook.claims.statements import Statement, statements
 
 __all__ = [
+    "Chapter",
     "Claim",
     "Evidence",
     "Measurement",
@@ -32,12 +37,14 @@ __all__ = [
     "Verdict",
     "at_least",
     "at_most",
+    "chapter",
     "check",
-    "claim",
+    "checks",
     "equal",
     "find",
+    "given",
+    "seen",
     "statements",
-    "uncheckable",
     "verify",
     "within",
 ]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import html
 import importlib
+import importlib.util
+import inspect
 import math
 import os
 import pkgutil
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -20,22 +23,24 @@ from deqbook.claims.statements import source_of
 from deqbook.runtime import generator
 
 __all__ = [
+    "Chapter",
     "Claim",
     "Control",
+    "ControlOutcome",
     "Evidence",
     "Measurement",
     "Trial",
     "Verdict",
     "at_least",
     "at_most",
+    "chapter",
     "check",
-    "claim",
+    "checks",
     "equal",
     "find",
     "given",
     "load_chapters",
-    "named",
-    "uncheckable",
+    "seen",
     "verify",
     "within",
 ]
@@ -46,7 +51,13 @@ class Measurement:
     """A quantity, a relation and a bound. ``tol`` is used by the relation "=" only.
 
     ``theorem`` says whether the bound is the statement's own; a tolerance of a solver is not, and
-    does not count as slack.
+    does not count as slack. ``shown`` is the name to print, where a control measures another thing.
+
+    >>> m = Measurement("norm of W", 0.5, "≤", 2.0)
+    >>> print(m, m.holds, m.slack)
+    norm of W: 0.5 ≤ 2 True 4.0
+    >>> print(m.called({"W": "U"}))
+    norm of U: 0.5 ≤ 2
     """
 
     name: str
@@ -55,6 +66,19 @@ class Measurement:
     bound: float
     tol: float = 0.0
     theorem: bool = True
+    shown: str = ""
+
+    def called(self, words: Mapping[str, str]) -> Measurement:
+        """Return the same measurement under a name in which these words are replaced."""
+        shown = self.label
+        for old, new in words.items():
+            shown = shown.replace(old, new)
+        return replace(self, shown=shown)
+
+    @property
+    def label(self) -> str:
+        """The name to print."""
+        return self.shown or self.name
 
     @property
     def holds(self) -> bool:
@@ -83,42 +107,74 @@ class Measurement:
 
     def __str__(self) -> str:
         band = f" ± {self.tol:.2g}" if self.relation == "=" else ""
-        return f"{self.name}: {self.value:.4g} {self.relation} {self.bound:.4g}{band}"
+        return f"{self.label}: {self.value:.4g} {self.relation} {self.bound:.4g}{band}"
 
 
 def at_most(name: str, value: float, bound: float) -> Measurement:
-    """Measure ``value ≤ bound``."""
+    """Measure ``value ≤ bound``.
+
+    >>> print(at_most("residual", 3.0, 1.0))
+    residual: 3 ≤ 1
+    >>> at_most("residual", math.nan, 1.0).holds
+    False
+    """
     return Measurement(name, float(value), "≤", float(bound))
 
 
 def at_least(name: str, value: float, bound: float) -> Measurement:
-    """Measure ``value ≥ bound``."""
+    """Measure ``value ≥ bound``.
+
+    >>> at_least("least eigenvalue", 0.5, 0.25).slack
+    2.0
+    """
     return Measurement(name, float(value), "≥", float(bound))
 
 
 def equal(name: str, value: float, target: float, tol: float) -> Measurement:
-    """Measure ``value = target`` within ``tol``."""
+    """Measure ``value = target`` within ``tol``.
+
+    >>> print(equal("z = cos z", 0.7391, 0.739085, tol=1e-4))
+    z = cos z: 0.7391 = 0.7391 ± 0.0001
+    """
     return Measurement(name, float(value), "=", float(target), float(tol), theorem=False)
 
 
 def within(name: str, value: float, tol: float) -> Measurement:
-    """Measure ``value ≤ tol``, a numerical tolerance, for something that should be 0."""
+    """Measure ``value ≤ tol``, a numerical tolerance, for something that should be 0.
+
+    >>> m = within("two routes differ by", 1e-12, 1e-9)
+    >>> m.holds, m.theorem
+    (True, False)
+    """
     return Measurement(name, float(value), "≤", float(tol), theorem=False)
 
 
 def given(name: str, value: float, relation: str, bound: float) -> Measurement:
-    """Measure a hypothesis; how amply it holds is no slack of the theorem."""
+    """Measure a hypothesis; how amply it holds is no slack of the theorem.
+
+    >>> print(given("γ₀ below 1", 0.5, "≤", 1.0))
+    hypothesis: γ₀ below 1: 0.5 ≤ 1
+    """
     return Measurement(f"hypothesis: {name}", float(value), relation, float(bound), theorem=False)
 
 
-def named(found: Iterable[Measurement], *starts: str) -> list[Measurement]:
-    """Keep the measurements whose names start so: those a control is about."""
-    return [m for m in found if m.name.startswith(starts)]
+def seen(name: str, value: float, relation: str, bound: float) -> Measurement:
+    """Measure what a figure or a table must show; its number is ours, no slack of a theorem.
+
+    >>> seen("slope of the fitted line", -0.52, "≤", -0.4).theorem
+    False
+    """
+    return Measurement(name, float(value), relation, float(bound), theorem=False)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a claim is given: a seed and its generator."""
+    """What a claim is given: a ``seed`` and its generator ``g``, made when first asked for.
+
+    >>> first, again = (torch.rand(2, generator=Trial(0).g) for _ in range(2))
+    >>> torch.equal(first, again)
+    True
+    """
 
     seed: int
 
@@ -128,21 +184,40 @@ class Trial:
         return generator(self.seed)
 
 
-Body = Callable[[Trial], Iterable[Measurement]]
+Body = Callable[..., Iterable[Measurement]]
+"""A function of a trial, and of keywords whose defaults are the hypotheses of the statement."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """An experiment with one hypothesis broken; each measurement it yields must fail."""
+    """The experiment with one hypothesis broken; each measurement that it keeps must fail.
 
-    name: str
+    :meth:`Claim.breaks` makes one.
+
+    >>> control = Control("γ = 2", lambda trial: [at_most("factor", 2.0, 1.0)])
+    >>> any(m.holds for m in control.body(Trial(0)))
+    False
+    """
+
     broken: str
-    body: Body
+    body: Callable[[Trial], Iterable[Measurement]]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the literature, as something that runs."""
+    """A statement of the literature, as something that runs.
+
+    ``body`` makes the measurements (``None``: no finite experiment can, and ``reason`` says why),
+    ``chapter`` and ``ref`` are the page and the label of the statement there. A page declares
+    claims through :func:`chapter`.
+
+    >>> def contracts(trial, gamma=0.5):
+    ...     yield at_most("factor", gamma, 1.0)
+    >>> claim = Claim("gao2022.lemma2.2", "Contracts", "01", "lem", contracts)
+    >>> claim.breaks("γ is 2, not below 1", gamma=2.0)
+    >>> claim.source, [m.holds for m in claim.controls[0].body(Trial(0))]
+    ('Gao et al. 2022, Lemma 2.2', [False])
+    """
 
     id: str
     title: str
@@ -157,14 +232,40 @@ class Claim:
         """Where the statement is printed."""
         return source_of(self.id)
 
-    def control(self, broken: str) -> Callable[[Body], Body]:
-        """Register a control; ``broken`` names the hypothesis that it breaks."""
+    def breaks(
+        self,
+        broken: str,
+        *names: str,
+        part: Body | None = None,
+        shown: Mapping[str, str] | None = None,
+        **keywords: Any,
+    ) -> None:
+        """Declare a control: with these keywords each measurement named must fail.
 
-        def register(body: Body) -> Body:
-            self.controls.append(Control(body.__name__, broken, body))
-            return body
+        ``broken`` says which hypothesis is broken. ``names`` are the beginnings of the names of
+        the measurements it is about (none: all). ``part`` is what runs in the place of the whole
+        body: one of the generators that the body is made of, or one written for the control.
+        ``shown`` replaces words in the names when what is broken is another thing than the name
+        says, ``{"x²+3sin²x": "x⁴"}``. Raises ``TypeError`` for a keyword that the body does not
+        take, and ``ValueError`` for a claim without a body.
+        """
+        body = self.body if part is None else part
+        if body is None:
+            raise ValueError(f"{self.id} is not checked, so it has no control.")
+        known = inspect.signature(body).parameters
+        unknown = sorted(set(keywords) - set(known))
+        if unknown:
+            raise TypeError(
+                f"the control {broken!r} of {self.id} sets {unknown}, which {body.__name__} does "
+                f"not take; it takes {sorted(set(known) - {'trial'})}."
+            )
 
-        return register
+        def run(trial: Trial) -> Iterator[Measurement]:
+            for m in body(trial, **keywords):
+                if not names or m.name.startswith(names):
+                    yield m if shown is None else m.called(shown)
+
+        self.controls.append(Control(broken, run))
 
 
 _REGISTRY: dict[str, Claim] = {}
@@ -178,33 +279,102 @@ def _register(one: Claim) -> Claim:
     return one
 
 
-def claim(claim_id: str, *, title: str, chapter: str, ref: str = "") -> Callable[[Body], Claim]:
-    """Register a generator of measurements as the check of a claim."""
-    return lambda body: _register(Claim(claim_id, title, chapter, ref, body))
+@dataclass(frozen=True)
+class Chapter:
+    """The claims of one page: called as a decorator, it declares one.
+
+    ``ref`` is the label of the statement on the page. Registering raises ``ValueError`` for an id
+    that is taken or whose source is unknown.
+
+    >>> claim = Chapter("01_wellposedness")
+    >>> @claim("gao2022.example1", "Half the step contracts", ref="lem-example")
+    ... def halves(trial, gamma=0.5):
+    ...     yield at_most("factor", gamma, 1.0)
+    >>> halves.breaks("γ is 2", gamma=2.0)
+    >>> check("gao2022.example1").status
+    'holds'
+    >>> claim.uncheckable("gao2022.example2", "For all γ", reason="too many").reason
+    'too many'
+    """
+
+    name: str
+    claims: dict[str, Claim] = field(default_factory=dict)
+
+    def __call__(self, claim_id: str, title: str, ref: str = "") -> Callable[[Body], Claim]:
+        """Register a generator of measurements as the check of a claim."""
+        return lambda body: self._add(Claim(claim_id, title, self.name, ref, body))
+
+    def uncheckable(self, claim_id: str, title: str, ref: str = "", *, reason: str) -> Claim:
+        """Register a claim that no finite experiment can check, with the reason."""
+        return self._add(Claim(claim_id, title, self.name, ref, None, reason))
+
+    def _add(self, one: Claim) -> Claim:
+        self.claims[one.id] = _register(one)
+        return one
 
 
-def uncheckable(claim_id: str, *, title: str, chapter: str, reason: str, ref: str = "") -> Claim:
-    """Register a claim that no finite experiment can check, with the reason."""
-    return _register(Claim(claim_id, title, chapter, ref, None, reason))
+def chapter(name: str) -> Chapter:
+    """Return the declarer of a page's claims; ``name`` is the page's.
+
+    >>> chapter("01_wellposedness").claims
+    {}
+    """
+    return Chapter(name)
+
+
+def checks(*chapters: Chapter) -> Callable[..., Evidence]:
+    """Return ``check`` for the claims of these declarations: what a page imports.
+
+    A page that imports it imports the claims too, so its cache depends on them. Asked for a claim
+    of another page it raises ``LookupError``.
+
+    >>> checks(chapter("01_wellposedness"))("gao2022.lemma2.2")
+    Traceback (most recent call last):
+        ...
+    LookupError: 'gao2022.lemma2.2' is no claim of this page; ...
+    """
+    known = {claim_id for one in chapters for claim_id in one.claims}
+
+    def check_here(claim_id: str, *, seed: int = 0) -> Evidence:
+        """Run one claim of this page and its controls on one seed."""
+        if claim_id not in known:
+            raise LookupError(
+                f"{claim_id!r} is no claim of this page; `from deqbook.claims import check` finds "
+                "those of the whole book."
+            )
+        return check(claim_id, seed=seed)
+
+    return check_here
 
 
 def load_chapters() -> dict[str, Claim]:
-    """Import every chapter's claims and return the registry."""
-    import deqbook.claims as package
+    """Import every page's claims and return the registry: id -> claim.
 
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name.startswith("ch"):
-            importlib.import_module(f"deqbook.claims.{module.name}")
+    >>> "gao2022.lemma2.2" in load_chapters()
+    True
+    """
+    pages = importlib.import_module("deqbook.pages")
+    for page in pkgutil.iter_modules(pages.__path__):
+        name = f"deqbook.pages.{page.name}.claims"
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
     return dict(_REGISTRY)
 
 
 def find(claim_id: str) -> Claim:
-    """Return a claim by its id, loading the chapters if need be."""
+    """Return a claim by its id, loading the chapters if need be.
+
+    Raises ``LookupError`` for an unknown id. While the book is built nothing is loaded: a page
+    knows the claims that it imports.
+
+    >>> find("gao2022.lemma2.2").chapter
+    '01_wellposedness'
+    """
     if claim_id not in _REGISTRY:
         if os.environ.get("DEQBOOK_STATIC"):
             raise LookupError(
-                f"no claim {claim_id!r} among the modules this page imports. Import the chapter's "
-                "claims (from deqbook.claims import ch01) so that the cache depends on them."
+                f"no claim {claim_id!r} among the modules this page imports. Import check from the "
+                "page's own claims (deqbook.pages) so that the cache depends on them."
             )
         load_chapters()
     if claim_id not in _REGISTRY:
@@ -216,9 +386,12 @@ def find(claim_id: str) -> Claim:
 
 @dataclass(frozen=True)
 class ControlOutcome:
-    """What a control measured, and whether it broke as it must."""
+    """What a control measured, and whether it broke as it must.
 
-    name: str
+    >>> ControlOutcome("γ = 2", (at_most("factor", 2.0, 1.0),)).breaks
+    True
+    """
+
     broken: str
     measurements: tuple[Measurement, ...]
     error: str = ""
@@ -235,7 +408,19 @@ class ControlOutcome:
 
 @dataclass(frozen=True, repr=False)
 class Evidence:
-    """One claim, run on one seed, with its controls."""
+    """One claim, run on one seed, with its controls; a notebook shows it as a table.
+
+    >>> kept, lost = at_most("factor", 0.5, 1.0), at_most("factor", 2.0, 1.0)
+    >>> broken = (ControlOutcome("γ = 2", (lost,)),)
+    >>> evidence = Evidence("gao2022.x", "One", "Gao", 0, (kept,), broken, 0.1)
+    >>> evidence
+    holds: One [Gao; gao2022.x, seed 0]
+      ok  factor: 0.5 ≤ 1
+      control, γ = 2: breaks
+          factor: 2 ≤ 1
+    >>> evidence.slack, replace(evidence, controls=()).status
+    (2.0, 'unbroken')
+    """
 
     id: str
     title: str
@@ -296,13 +481,20 @@ class Evidence:
 def _row(m: Measurement, verdict: str) -> str:
     band = f" ± {m.tol:.2g}" if m.relation == "=" else ""
     return (
-        f"<tr><td>{html.escape(m.name)}</td><td>{m.value:.4g}</td>"
+        f"<tr><td>{html.escape(m.label)}</td><td>{m.value:.4g}</td>"
         f"<td>{m.relation} {m.bound:.4g}{band}</td><td>{verdict}</td></tr>"
     )
 
 
 def check(claim_id: str, *, seed: int = 0) -> Evidence:
-    """Run one claim and its controls on one seed."""
+    """Run one claim and its controls on one seed.
+
+    Raises ``LookupError`` for an unknown id. An error in the claim is a failure with its traceback.
+
+    >>> evidence = check("gao2022.lemma2.2", seed=1)
+    >>> evidence.status, all(control.breaks for control in evidence.controls)
+    ('holds', True)
+    """
     one = find(claim_id)
     started = time.perf_counter()
     measured, error = ((), "") if one.body is None else _measure(one.body, seed)
@@ -313,7 +505,7 @@ def check(claim_id: str, *, seed: int = 0) -> Evidence:
         strange = sorted({m.name for m in seen} - names)
         if strange and not error:
             problem = problem or f"a control must repeat the claim's measurements; new: {strange}"
-        outcomes.append(ControlOutcome(control.name, control.broken, seen, problem))
+        outcomes.append(ControlOutcome(control.broken, seen, problem))
     problems = [error] + [c.error for c in outcomes]
     return Evidence(
         one.id,
@@ -338,7 +530,12 @@ def _measure(body: Body, seed: int) -> tuple[tuple[Measurement, ...], str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim over all seeds: the worst of each measurement decides."""
+    """One claim over all seeds: the worst of each measurement decides.
+
+    >>> verdict = Verdict(find("gao2022.lemma2.2"), (check("gao2022.lemma2.2"),))
+    >>> verdict.status, verdict.ok, verdict.slack > 0.999, verdict.as_json()["seed"]
+    ('holds', True, True, 0)
+    """
 
     claim: Claim
     evidence: tuple[Evidence, ...]
@@ -381,13 +578,13 @@ class Verdict:
             "measurements": [_measurement_json(m) for m in worst.measurements],
             "controls": [
                 {
-                    "name": c.name,
                     "broken": c.broken,
                     "breaks": all(e.controls[i].breaks for e in self.evidence),
                     "measurements": [_measurement_json(m) for m in c.measurements],
                 }
                 for i, c in enumerate(worst.controls)
             ],
+            "runs": [_evidence_json(e) for e in self.evidence],
         }
 
 
@@ -398,11 +595,25 @@ def _finite(x: float) -> float | None:
 def _measurement_json(m: Measurement) -> dict[str, object]:
     return {
         "name": m.name,
+        "shown": m.label,
         "value": _finite(m.value),
         "relation": m.relation,
         "bound": _finite(m.bound),
         "tol": m.tol,
         "holds": m.holds,
+        "hex": [m.value.hex(), m.bound.hex()],
+    }
+
+
+def _evidence_json(e: Evidence) -> dict[str, object]:
+    return {
+        "seed": e.seed,
+        "status": e.status,
+        "measurements": [_measurement_json(m) for m in e.measurements],
+        "controls": [
+            {"broken": c.broken, "measurements": [_measurement_json(m) for m in c.measurements]}
+            for c in e.controls
+        ],
     }
 
 
@@ -411,7 +622,11 @@ def verify(
 ) -> Iterator[Verdict]:
     """Run claims over seeds 0…seeds-1, yielding verdicts in order as they are ready.
 
-    Any ``concurrent.futures`` executor will do; without one everything runs here.
+    Any ``concurrent.futures`` executor will do; without one everything runs here. Raises
+    ``LookupError`` for an unknown id.
+
+    >>> [verdict.ok for verdict in verify(["gao2022.lemma2.2"], seeds=2)]
+    [True]
     """
     claims = [find(i) for i in ids]
     if executor is None:

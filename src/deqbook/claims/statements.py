@@ -17,6 +17,7 @@ SOURCES = {
     "nguyen2022": "Nguyen 2022",
     "ling2023": "Ling et al. 2023",
 }
+"""The five sources: key of an id -> citation."""
 KINDS = (
     "assumption|lemma|theorem|definition|proposition|corollary|condition|conjecture|"
     "equation|section|appendix|figure|table"
@@ -25,7 +26,11 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Statement:
-    """One numbered statement: its id, the chapter it lives in, and what it says in brief."""
+    """One numbered statement: its id, the chapter it lives in, and what it says in brief.
+
+    >>> Statement("gao2022.lemma2.1", 1, "norm of a random matrix").chapter
+    1
+    """
 
     id: str
     chapter: int
@@ -34,14 +39,24 @@ class Statement:
 
 @cache
 def statements() -> tuple[Statement, ...]:
-    """Return all statements in the order of the sources."""
+    """Return all statements in the order of the sources.
+
+    >>> statements()[0]
+    Statement(id='gao2022.assumption1', chapter=1, what='random initialisation')
+    >>> {one.id.partition(".")[0] for one in statements()} <= set(SOURCES)
+    True
+    """
     text = files("deqbook.claims").joinpath("statements.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return tuple(Statement(row["id"], int(row["chapter"]), row["what"]) for row in rows)
 
 
 def source_of(claim_id: str) -> str:
-    """Return the citation of an id: ``gao2022.lemma2.2`` is "Gao et al. 2022, Lemma 2.2"."""
+    """Return the citation of an id; ``ValueError`` if its source is none of :data:`SOURCES`.
+
+    >>> source_of("gao2022.lemma2.2")
+    'Gao et al. 2022, Lemma 2.2'
+    """
     key, _, name = claim_id.partition(".")
     if key not in SOURCES:
         raise ValueError(f"unknown source {key!r} in {claim_id!r}; known: {sorted(SOURCES)}.")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deqbook.dynamics.images import Case
-    from deqbook.dynamics.long_range import Scene
-    from deqbook.receipts import Results
+    from deqbook.experiments.receipts import Results
+    from deqbook.pages.p05c_opteq_images.lab.long_range import Scene
+    from deqbook.pages.p05c_opteq_images.lab.training import ClassifierRun
 
 __all__ = ["add_parser", "run"]
 
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit status."""
     # Imported here so that `deqbook --help` does not wait for torch.
     from deqbook.data import DataError
-    from deqbook.dynamics import opteq_tables
-    from deqbook.receipts import ReceiptError, collect
+    from deqbook.experiments import opteq_tables
+    from deqbook.experiments.receipts import ReceiptError, collect
 
     wanted = opteq_tables.full() if args.full else opteq_tables.miniature()
     known = list(dict.fromkeys(group for group, _ in wanted))
@@ -99,14 +99,14 @@ def _refuse(sentence: str) -> int:
     return 2
 
 
-def _ready(cpu: bool, cases: Sequence[Case | Scene]) -> bool:
+def _ready(cpu: bool, cases: Sequence[ClassifierRun | Scene]) -> bool:
     """Say how long the full size takes, from one measured update, and whether to begin."""
     import torch
 
-    from deqbook.dynamics.images import Case, update_seconds
+    from deqbook.pages.p05c_opteq_images.lab.training import ClassifierRun, update_seconds
     from deqbook.runtime import device
 
-    (first, *_) = [c for c in cases if isinstance(c, Case)]
+    (first, *_) = [c for c in cases if isinstance(c, ClassifierRun)]
     seconds = update_seconds(first)
     hours = seconds * -(-50_000 // first.batch) * first.epochs / 3600
     days = hours * len(cases) / 24
@@ -148,7 +148,7 @@ def _one(group: str, case: Mapping[str, Any]) -> dict[str, Any]:
     """Run one case as it is stored, on one thread: the number of threads changes last digits."""
     import torch
 
-    from deqbook.dynamics import opteq_tables
+    from deqbook.experiments import opteq_tables
 
     torch.set_num_threads(1)
     return opteq_tables.plain(opteq_tables.run(opteq_tables.restore(group, case)))
@@ -156,8 +156,8 @@ def _one(group: str, case: Mapping[str, Any]) -> dict[str, Any]:
 
 def _compare(results: Results) -> list[str]:
     """Say, group by group, how far the new numbers are from those that ship."""
-    from deqbook.dynamics import opteq_tables
-    from deqbook.receipts import ReceiptError, read
+    from deqbook.experiments import opteq_tables
+    from deqbook.experiments.receipts import ReceiptError, read
 
     try:
         before = read(opteq_tables.shipped())

@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from deqbook import __version__
 
@@ -36,6 +38,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0…N-1 (default 5)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="an earlier --json output: list every value that differs from it by a bit",
+    )
     parser.add_argument("--list", action="store_true", help="list the claims, run nothing")
     parser.set_defaults(run=run)
 
@@ -73,13 +81,54 @@ def run(args: argparse.Namespace) -> int:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
     seconds = time.perf_counter() - started
+    rows = [v.as_json() for v in verdicts]
+    if args.against is not None:
+        lines = differences(json.loads(args.against.read_text(encoding="utf-8"))["claims"], rows)
+        print("\n".join([*lines, f"{len(lines)} differences from {args.against.name}."]))
+        return 1 if lines else 0
     if args.json:
-        rows = [v.as_json() for v in verdicts]
         document = {"version": __version__, "seeds": args.seeds, "seconds": round(seconds, 1)}
         print(json.dumps({**document, "claims": rows}, ensure_ascii=False, indent=1))
     else:
         _print_ledger(verdicts, args.seeds, seconds)
     return 0 if all(v.ok for v in verdicts) else 1
+
+
+def differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    """List what differs between two runs, bit by bit: values, bounds, verdicts, names, controls.
+
+    Claims and seeds that one of the two did not run are left out.
+    """
+    known = {claim["id"]: claim for claim in before}
+    found: list[str] = []
+    for claim in after:
+        earlier = {run["seed"]: run for run in known.get(claim["id"], {"runs": []})["runs"]}
+        for run in claim["runs"]:
+            if run["seed"] in earlier:
+                where = f"{claim['id']}, seed {run['seed']}"
+                found += _between(where, earlier[run["seed"]], run)
+    return found
+
+
+def _between(where: str, a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
+    if a["status"] != b["status"]:
+        yield f"{where}: {a['status']} → {b['status']}"
+    parts = [("", a["measurements"], b["measurements"])]
+    controls = {c["broken"]: c["measurements"] for c in a["controls"]}
+    if list(controls) != [c["broken"] for c in b["controls"]]:
+        yield f"{where}: other controls"
+    parts += [
+        (f", control {c['broken']!r}", controls[c["broken"]], c["measurements"])
+        for c in b["controls"]
+        if c["broken"] in controls
+    ]
+    for part, old, new in parts:
+        if [m["name"] for m in old] != [m["name"] for m in new]:
+            yield f"{where}{part}: other measurements"
+            continue
+        for m, n in zip(old, new):
+            if m["hex"] != n["hex"] or m["tol"] != n["tol"] or m["relation"] != n["relation"]:
+                yield f"{where}{part}: {m['name']}: {m['hex']} → {n['hex']}"
 
 
 def _choose(registry: dict[str, Claim], ids: list[str], chapters: list[str] | None) -> list[Claim]:

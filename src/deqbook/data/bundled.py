@@ -12,14 +12,22 @@ import torch
 
 from deqbook.data.dataset import DataError, Dataset, Norm, Pixels, assemble
 
+__all__ = ["FOLDER", "Bundled", "load", "names", "path"]
+
 FOLDER = Path(__file__).parent
+"""The folder of the bundled files and of ``NOTICE.md``, which tells their origin and terms."""
 
 SPLITS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True)
 class Bundled:
-    """One bundled file: its origin, the shapes in it, its classes (label, name), its checksum."""
+    """One bundled file: its origin, the shapes in it, its classes (label, name), its checksum.
+
+    >>> entry = names()["cifar10small"]
+    >>> entry.origin, entry.train, entry.classes[0]
+    ('CIFAR-10, colour, 16 x 16', (2000, 16, 16, 3), (0, 'airplane'))
+    """
 
     origin: str
     train: tuple[int, ...]
@@ -82,12 +90,22 @@ _CATALOGUE = {
 
 
 def names() -> dict[str, Bundled]:
-    """List what is bundled: name -> origin, shapes, classes, checksum."""
+    """List what is bundled: name -> origin, shapes, classes, checksum.
+
+    >>> list(names())
+    ['mnist01', 'fashion01', 'cifar01', 'svhn01', 'mnist10', 'cifar10small']
+    """
     return dict(_CATALOGUE)
 
 
 def path(name: str) -> Path:
-    """Return the file of a bundled set, for example to declare that a page depends on it."""
+    """Return the file of a bundled set, for example to declare that a page depends on it.
+
+    Raises ``ValueError`` for a name that :func:`names` does not list.
+
+    >>> path("mnist01").name
+    'mnist01.npz'
+    """
     _entry(name)
     return FOLDER / f"{name}.npz"
 
@@ -98,26 +116,46 @@ def load(
     norm: Norm | None = "unit",
     n_train: int | None = None,
     n_test: int | None = None,
+    part: int = 0,
     dtype: torch.dtype = torch.float64,
     flatten: bool = True,
     seed: int = 0,
 ) -> Dataset:
-    """Read a bundled set, check its SHA-256 and scale it as a theorem assumes.
+    r"""Read a bundled set, check its SHA-256 and scale it as a theorem assumes.
 
-    norm      'unit': ||x|| = 1 (gao2022, gao2023); 'sqrt_d': ||x|| = sqrt(d) (ling2023);
-              None: pixel/255.
-    n_train   the first so many training samples (None: all); n_test likewise. The files are
-              shuffled once and for all, so a smaller set is part of a larger one with its classes
-              mixed, though balanced only when whole: a prefix keeps the frequencies of the
-              original, which matters for svhn01 (152 of the first 200 are digit 1).
-    flatten   rows (n, d); else (n, channels, height, width).
-    seed      of the noise that separates parallel samples. No bundled set has any, so today it
-              changes nothing; `Dataset.perturbed` would list the rows.
+    Args:
+        name: one of :func:`names`.
+        norm: ``"unit"`` for :math:`\|x\|=1` (gao2022, gao2023), ``"sqrt_d"`` for
+            :math:`\|x\|=\sqrt d` (ling2023), ``None`` for pixel/255.
+        n_train: the first so many training samples (``None``: all). The files are shuffled once
+            and for all, so a smaller set is part of a larger one with its classes mixed, though
+            balanced only when whole: a prefix keeps the frequencies of the original, which matters
+            for ``svhn01`` (152 of the first 200 are digit 1).
+        n_test: likewise, of the test samples.
+        part: which block of that many samples: part 1 of ``n_train=100`` holds samples 100 … 199,
+            so that different parts have no sample in common.
+        dtype: floating-point type of the samples, and of the labels of two classes.
+        flatten: rows (n, d); else (n, channels, height, width).
+        seed: of the noise that separates parallel samples. No bundled set has any, so today it
+            changes nothing; ``Dataset.perturbed`` would list the rows.
+
+    Raises:
+        ValueError: an unknown name, a block that is not there, a wrong ``norm`` or ``dtype``.
+        DataError: the file is missing or damaged.
+
+    >>> data = load("mnist01", n_train=100, norm="sqrt_d")
+    >>> data.x_train.shape, round(float(data.x_train[0].norm() ** 2), 6)
+    (torch.Size([100, 784]), 784.0)
+    >>> load("cifar10small", n_train=2, flatten=False).x_train.shape
+    torch.Size([2, 3, 16, 16])
+
     """
     entry = _entry(name)
     arrays = _read(path(name), entry.sha256)
-    x_train, y_train = _first(n_train, arrays["x_train"], arrays["y_train"], f"{name}: n_train")
-    x_test, y_test = _first(n_test, arrays["x_test"], arrays["y_test"], f"{name}: n_test")
+    x_train, y_train = _block(
+        n_train, part, arrays["x_train"], arrays["y_train"], f"{name}: n_train"
+    )
+    x_test, y_test = _block(n_test, part, arrays["x_test"], arrays["y_test"], f"{name}: n_test")
     return assemble(
         name,
         (x_train, y_train),
@@ -158,9 +196,13 @@ def _sha256(file: Path, size: int, mtime_ns: int) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _first(n: int | None, x: Pixels, y: Pixels, what: str) -> tuple[Pixels, Pixels]:
-    if n is None:
-        return x, y
+def _block(n: int | None, part: int, x: Pixels, y: Pixels, what: str) -> tuple[Pixels, Pixels]:
+    """Return samples part·n … (part+1)·n - 1; without n there is one part, the whole."""
+    n = len(x) if n is None else n
     if not 1 <= n <= len(x):
         raise ValueError(f"{what} = {n}, but between 1 and {len(x)} samples can be taken")
-    return x[:n], y[:n]
+    parts = len(x) // n
+    if not 0 <= part < parts:
+        raise ValueError(f"part = {part}, but {what} = {n} leaves parts 0 to {parts - 1}")
+    rows = slice(part * n, (part + 1) * n)
+    return x[rows], y[rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,14 +14,24 @@ from torch import Tensor
 
 from deqbook.data.parallel import separate_parallel
 
+__all__ = ["DataError", "Dataset", "Norm", "Pixels", "assemble", "normalise"]
+
 Norm = Literal["unit", "sqrt_d"]
-"""'unit': ||x|| = 1 (gao2022, gao2023); 'sqrt_d': ||x|| = sqrt(d) (ling2023)."""
+r"""'unit': :math:`\|x\|=1` (gao2022, gao2023); 'sqrt_d': :math:`\|x\|=\sqrt d` (ling2023)."""
 
 Pixels = NDArray[np.uint8]
+"""Pictures (n, h, w) or (n, h, w, 3), or labels (n,), in bytes as the files hold them."""
 
 
 class DataError(RuntimeError):
-    """A data file is missing, damaged, out of reach or not what it claims to be."""
+    """A data file is missing, damaged, out of reach or not what it claims to be.
+
+    >>> from deqbook.data import parse_cifar
+    >>> parse_cifar(b"cut short")
+    Traceback (most recent call last):
+        ...
+    deqbook.data.dataset.DataError: a CIFAR-10 batch is a multiple of 3073 bytes, found 9; ...
+    """
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -32,6 +42,13 @@ class Dataset:
     floating-point type of x, as the square loss of the theorems wants; more classes keep their
     integers. ``perturbed`` lists the training rows that got noise because they were parallel to
     another one (empty for every bundled set).
+
+    >>> from deqbook.data import load
+    >>> data = load("mnist01", n_train=200)
+    >>> data.n, data.n_test, data.d, data.y_train.unique().tolist()
+    (200, 1000, 784, [-1.0, 1.0])
+    >>> data.to(torch.device("cpu")).x_train.shape
+    torch.Size([200, 784])
     """
 
     name: str
@@ -58,6 +75,16 @@ class Dataset:
         """Input size: entries of one sample, flattened or not."""
         return math.prod(self.x_train.shape[1:])
 
+    def to(self, device: torch.device) -> Dataset:
+        """Return the same samples on another device."""
+        return replace(
+            self,
+            x_train=self.x_train.to(device),
+            y_train=self.y_train.to(device),
+            x_test=self.x_test.to(device),
+            y_test=self.y_test.to(device),
+        )
+
     def __repr__(self) -> str:
         if len(self.classes) == 2:
             labels = f"labels -1 {self.classes[0]}, +1 {self.classes[1]}"
@@ -71,7 +98,17 @@ class Dataset:
 
 
 def normalise(X: Tensor, norm: Norm | None, *, what: str = "X") -> Tensor:
-    """Scale every sample to ||x|| = 1 ('unit') or ||x|| = sqrt(d) ('sqrt_d'); None leaves it."""
+    r"""Scale every sample to :math:`\|x\|=1` ('unit') or :math:`\sqrt d` ('sqrt_d').
+
+    ``X`` holds one sample a row, (n, d) or (n, channels, height, width); ``what`` names it in
+    errors; ``norm=None`` leaves it as it is. Raises ``ValueError`` for another ``norm`` or when a
+    sample is all zero.
+
+    >>> normalise(torch.tensor([[3.0, 4.0]]), "unit")
+    tensor([[0.6000, 0.8000]])
+    >>> normalise(torch.tensor([[5.0, 0.0, 0.0, 0.0]]), "sqrt_d")
+    tensor([[2., 0., 0., 0.]])
+    """
     if norm is None:
         return X
     if norm not in get_args(Norm):
@@ -102,8 +139,19 @@ def assemble(
 ) -> Dataset:
     """Pictures and labels as stored -> Dataset: scale, separate parallel samples, code labels.
 
-    All arithmetic is in double precision; the cast to ``dtype`` comes last. With norm=None the
+    ``train`` and ``test`` are (pictures, labels), ``classes`` the pairs (label, name). All
+    arithmetic is in double precision; the cast to ``dtype`` comes last. With ``norm=None`` the
     pixels are pixel/255 and nothing else is done to them, also not to parallel ones.
+
+    Raises ``ValueError`` for a ``dtype`` that is not floating-point or a picture that cannot be
+    normalised, and :class:`DataError` for a label that is not among the classes.
+
+    >>> images = np.array([[[3, 4]], [[4, 3]]], dtype=np.uint8)  # 1 x 2 pixels
+    >>> split = (images, np.array([7, 1], dtype=np.uint8))
+    >>> data = assemble("toy", split, split, [(1, "one"), (7, "seven")],
+    ...                 norm="unit", dtype=torch.float64, flatten=True, seed=0)
+    >>> data.x_train.tolist(), data.y_train.tolist()
+    ([[0.6, 0.8], [0.8, 0.6]], [1.0, -1.0])
     """
     if not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type, got {dtype}; try torch.float64")

@@ -14,11 +14,20 @@ from PIL import Image
 
 from deqbook.data.dataset import DataError, Pixels
 
+__all__ = ["downsample", "gray28", "parse_cifar", "parse_idx", "parse_svhn", "select"]
+
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 
 
 def parse_idx(raw: bytes) -> Pixels:
-    """IDX, as MNIST and Fashion-MNIST use it: 0 0 type rank, big-endian sizes, then the bytes."""
+    """Read IDX, as MNIST and Fashion-MNIST use it: 0 0 type rank, big-endian sizes, the bytes.
+
+    Raises :class:`~deqbook.data.dataset.DataError` for another type than unsigned bytes, a header
+    cut short, or sizes that do not fit the length.
+
+    >>> parse_idx(bytes([0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 3, 5, 6, 7])).tolist()
+    [[5, 6, 7]]
+    """
     if len(raw) < 4 or raw[:2] != b"\0\0":
         raise DataError(
             f"not an IDX file: it starts with {raw[:4]!r}, expected two zero bytes, a type and a "
@@ -42,7 +51,13 @@ def parse_idx(raw: bytes) -> Pixels:
 def parse_cifar(raw: bytes) -> tuple[Pixels, Pixels]:
     """One CIFAR-10 binary batch -> pictures (n, 32, 32, 3) and labels (n,).
 
-    A record is one label byte, then 1024 red, 1024 green and 1024 blue bytes, row by row.
+    A record is one label byte, then 1024 red, 1024 green and 1024 blue bytes, row by row. Raises
+    :class:`~deqbook.data.dataset.DataError` for another length or a label above 9.
+
+    >>> green = bytes(1024) + bytes([255] * 1024) + bytes(1024)
+    >>> images, labels = parse_cifar(bytes([3]) + green)
+    >>> images.shape, images[0, 0, 0].tolist(), labels.tolist()  # a green cat
+    ((1, 32, 32, 3), [0, 255, 0], [3])
     """
     if len(raw) == 0 or len(raw) % _CIFAR_RECORD:
         raise DataError(
@@ -60,6 +75,14 @@ def parse_svhn(raw: bytes) -> tuple[Pixels, Pixels]:
     """One cropped SVHN .mat file -> pictures (n, 32, 32, 3) and labels (n,).
 
     The file stacks pictures along the last axis, X (32, 32, 3, n), and codes digit 0 as 10.
+    Raises :class:`~deqbook.data.dataset.DataError` for anything else.
+
+    >>> file = io.BytesIO()
+    >>> X = np.zeros((32, 32, 3, 2), np.uint8)
+    >>> scipy.io.savemat(file, {"X": X, "y": [[10], [4]]})
+    >>> images, labels = parse_svhn(file.getvalue())
+    >>> images.shape, labels.tolist()
+    ((2, 32, 32, 3), [0, 4])
     """
     try:
         content = scipy.io.loadmat(io.BytesIO(raw))
@@ -83,7 +106,13 @@ def gray28(images: Pixels) -> Pixels:
     """(n, h, w, 3) -> (n, 28, 28): luminance 0.299 R + 0.587 G + 0.114 B, then bilinear resize.
 
     Both steps are Pillow's; its resize is antialiased when it shrinks, and each step rounds to
-    8 bits. This is how the bundled CIFAR-10 and SVHN subsets were made.
+    8 bits. This is how the bundled CIFAR-10 and SVHN subsets were made. Raises ``ValueError`` for
+    anything but bytes of that shape.
+
+    >>> red = np.zeros((1, 32, 32, 3), np.uint8)
+    >>> red[..., 0] = 255
+    >>> gray28(red).shape, int(gray28(red)[0, 0, 0])  # 0.299 * 255 = 76.2
+    ((1, 28, 28), 76)
     """
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
         raise ValueError(
@@ -100,7 +129,11 @@ def downsample(images: Pixels, block: int) -> Pixels:
     """(n, h, w, …) -> (n, h/block, w/block, …): the mean over block x block squares, rounded.
 
     Integer arithmetic, a half rounds up: the same bytes everywhere. With block = 2 this is how
-    `cifar10small` was made from the 32 x 32 originals; `load_full(…, block=2)` does the same.
+    ``cifar10small`` was made from the 32 x 32 originals; ``load_full(…, block=2)`` does the same.
+    Raises ``ValueError`` for anything but bytes, or a block that does not divide h and w.
+
+    >>> downsample(np.array([[[0, 1, 8, 8], [0, 1, 8, 9]]], np.uint8), 2).tolist()
+    [[[1, 8]]]
     """
     if images.ndim not in (3, 4) or images.dtype != np.uint8:
         raise ValueError(
@@ -122,7 +155,12 @@ def select(y: NDArray[np.integer], classes: Sequence[int], n: int | None) -> NDA
     """Choose indices of an official split by the rule of the bundled files.
 
     Permute the split with a fresh generator of seed 0; of each class keep the first n in that
-    order (None: all); leave all of them in that order, so that the classes are mixed.
+    order (None: all); leave all of them in that order, so that the classes are mixed. ``y`` (n,)
+    holds the labels. Raises ``ValueError`` for a class with fewer samples than asked for.
+
+    >>> y = np.array([0, 1, 2, 0, 1, 2])
+    >>> y[select(y, (0, 2), 1)].tolist() in ([0, 2], [2, 0])
+    True
     """
     order = np.random.default_rng(0).permutation(len(y))
     keep = []

@@ -1,8 +1,8 @@
-"""Parallel samples: the one thing the kernel theorems forbid in a training set.
+r"""Parallel samples: the one thing the kernel theorems forbid in a training set.
 
 gao2022 (Assumption 2) and ling2023 (Assumption 2) ask that no two inputs be parallel: then the
 infinite-width Gram matrix is positive definite. Antipodal inputs count as parallel, so the measure
-is |cos|. gao2022 adds Gaussian noise to one of two parallel samples; so do we.
+is :math:`|\cos|`. gao2022 adds Gaussian noise to one of two parallel samples; so do we.
 """
 
 from __future__ import annotations
@@ -13,27 +13,42 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Two different 8-bit pictures can hardly be closer than one gray level in one pixel, which is
-# 1 - cos of about 4e-8; two multiples of one picture are at about 1e-16. This lies in between.
+__all__ = ["TOL", "Separated", "parallel_pairs", "separate_parallel"]
+
 TOL = 1e-9
+r"""Below this :math:`1-|\cos|` two samples are parallel.
+
+Two different 8-bit pictures can hardly be closer than one gray level in one pixel, which is about
+4e-8; two multiples of one picture are at about 1e-16. This lies in between.
+"""
 
 
 class Separated(NamedTuple):
-    """Samples of which no two are parallel, and which rows were changed to get there."""
+    """Samples ``x`` of which no two are parallel, and which rows were ``changed`` to get there.
+
+    >>> x, changed = separate_parallel(torch.eye(3))
+    >>> torch.equal(x, torch.eye(3)), changed
+    (True, ())
+    """
 
     x: Tensor
     changed: tuple[int, ...]
 
 
 def parallel_pairs(X: Tensor, tol: float = TOL, *, block: int = 512) -> Tensor:
-    """Pairs (i, j), i < j, of rows with |cos(x_i, x_j)| > 1 - tol, as an integer (p, 2) tensor.
+    r"""Find the rows with :math:`|\cos(x_i,x_j)|>1-\mathrm{tol}`: pairs i < j, an integer (p, 2).
 
-    Exact, yet far from n² in the usual case. For unit vectors and any unit g,
+    Exact, yet far from n² in the usual case. For unit vectors and any unit :math:`g`,
 
-        | |<g, x>| - |<g, y>| |  <=  min ||x -+ y||  =  sqrt(2 - 2 |cos(x, y)|),
+    .. math:: \bigl||g^\top x|-|g^\top y|\bigr|\le\min\|x\mp y\|=\sqrt{2-2|\cos(x,y)|},
 
-    so after sorting by |<g, x>| only rows within sqrt(2 tol) of each other need a comparison; these
-    are compared in blocks, and no n × n matrix is ever formed.
+    so after sorting by :math:`|g^\top x|` only rows within :math:`\sqrt{2\,\mathrm{tol}}` of each
+    other need a comparison; these are compared in blocks of ``block`` rows, and no n × n matrix is
+    ever formed. ``X`` is (n, d) or (n, channels, height, width). Raises ``ValueError`` for a row
+    that is zero or not finite, or ``tol`` outside (0, 1).
+
+    >>> parallel_pairs(torch.tensor([[1.0, 0], [1, 1], [-3, 0]]))  # antipodal counts
+    tensor([[0, 2]])
     """
     if not 0 < tol < 1:
         raise ValueError(f"tol must lie strictly between 0 and 1, got {tol}; try {TOL}")
@@ -62,11 +77,20 @@ def parallel_pairs(X: Tensor, tol: float = TOL, *, block: int = 512) -> Tensor:
 def separate_parallel(
     X: Tensor, *, tol: float = TOL, noise: float = 1e-3, seed: int = 0, rounds: int = 5
 ) -> Separated:
-    """Add Gaussian noise to one sample of every parallel pair, then restore its norm (gao2022).
+    r"""Add Gaussian noise to one sample of every parallel pair, then restore its norm (gao2022).
 
-    The noise is N(0, (noise ||x||)² / d) per entry, so about ``noise`` of the sample's norm; it
-    brings 1 - |cos| to about noise²/2. Of a pair the later sample is changed. Rows that are in no
-    pair are returned bit for bit. The bundled sets have no parallel pair and come back unchanged.
+    The noise is :math:`N(0,(\mathrm{noise}\,\|x\|)^2/d)` per entry, so about ``noise`` of the
+    sample's norm; it brings :math:`1-|\cos|` to about :math:`\mathrm{noise}^2/2`. Of a pair the
+    later sample is changed. Rows that are in no pair are returned bit for bit. The bundled sets
+    have no parallel pair and come back unchanged.
+
+    Raises ``ValueError`` when ``noise`` is too small for ``tol``, or when pairs are left after so
+    many ``rounds``.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
+    >>> x, changed = separate_parallel(X)
+    >>> changed, len(parallel_pairs(x)), round(float(x[2].norm()), 6)
+    ((2,), 0, 2.0)
     """
     if noise**2 / 2 <= tol:
         raise ValueError(

@@ -22,8 +22,13 @@ def linearised_flow(
 ) -> Trajectory:
     r"""Solve :math:`\dot e=-Ke`: :math:`e(t)=e(0)+Q\,\mathrm{expm1}(-\Lambda t)\,Q^\top e(0)`.
 
-    ``K`` is the kernel at the start, ``e0`` the error there; ``y`` only shifts the predictions.
-    ``expm1`` keeps the small changes of slow directions exact.
+    ``K``, (n, n), is the kernel at the start, ``e0``, (n,), the error there; ``y``, (n,), only
+    shifts the predictions. ``expm1`` keeps the small changes of slow directions exact.
+    ``ValueError`` if the shapes do not fit or K is not symmetric.
+
+    >>> run = linearised_flow([[1.0, 0.0], [0.0, 2.0]], [1.0, 1.0], [0.0, np.log(2)])
+    >>> run.error.round(6).tolist()
+    [[1.0, 1.0], [0.5, 0.25]]
     """
     clock = np.asarray(times, dtype=float)
     return _solve(K, e0, clock, y, lambda values: np.expm1(-np.outer(clock, values)), 0.0)
@@ -32,7 +37,15 @@ def linearised_flow(
 def linearised_descent(
     K: ArrayLike, e0: ArrayLike, step: float, epochs: int, *, y: ArrayLike | None = None
 ) -> Trajectory:
-    r"""Solve :math:`e_{k+1}=(I-\eta K)e_k`: :math:`e_k=Q(I-\eta\Lambda)^kQ^\top e_0`."""
+    r"""Solve :math:`e_{k+1}=(I-\eta K)e_k`: :math:`e_k=Q(I-\eta\Lambda)^kQ^\top e_0`.
+
+    ``K``, ``e0`` and ``y`` as for ``linearised_flow``; ``step`` is :math:`\eta`. ``ValueError``
+    also if the step is not positive or ``epochs`` is negative.
+
+    >>> run = linearised_descent([[1.0, 0.0], [0.0, 2.0]], [1.0, 1.0], step=0.5, epochs=2)
+    >>> run.error.round(6).tolist()
+    [[1.0, 1.0], [0.5, 0.0], [0.25, 0.0]]
+    """
     if not step > 0 or epochs < 0:
         raise ValueError(f"step must be positive, epochs not negative; got {step!r}, {epochs}.")
     k = np.arange(epochs + 1)

@@ -21,17 +21,20 @@ def sweep(
 
     Any ``concurrent.futures`` executor will do: a process pool on this machine, or
     ``Client.get_executor()`` of a Dask cluster. ``run`` and the cases must then be importable and
-    picklable. Each run uses one thread, here and there, so that the numbers are the same.
+    picklable. Each run uses one thread, here and there, so that the numbers are the same. Cases are
+    keys, so they must be hashable; what a run raises is raised.
+
+    >>> sweep(lambda m: m**2, [2, 3])
+    {2: 4, 3: 9}
     """
-    wanted = list(cases)
-    if executor is None:
-        threads = torch.get_num_threads()
-        try:
+    wanted, threads = list(cases), torch.get_num_threads()
+    try:
+        if executor is None:
             return {case: _alone(run, case) for case in wanted}
-        finally:
-            torch.set_num_threads(threads)
-    jobs = {case: executor.submit(_alone, run, case) for case in wanted}
-    return {case: job.result() for case, job in jobs.items()}
+        jobs = {case: executor.submit(_alone, run, case) for case in wanted}
+        return {case: job.result() for case, job in jobs.items()}
+    finally:  # an executor of threads sets them here too
+        torch.set_num_threads(threads)
 
 
 def _alone(run: Callable[[Case], Result], case: Case) -> Result:

@@ -31,8 +31,12 @@ class Record:
     """What to write down, and how often (``every`` epochs; a flow uses its own times).
 
     ``gram`` adds the extreme eigenvalues of the tangent kernel and the smallest of each of its
-    blocks; ``norms`` the operator norms of the weights and of the cell; ``test=(X, y)`` the
-    predictions on other data.
+    blocks; ``norms`` the operator norms of the weights and of the cell; ``flips`` how many units
+    are on another side than at the start; ``test=(X, y)`` the predictions on other data.
+    ``ValueError`` for ``every`` below 1.
+
+    >>> Record(every=10, gram=True)
+    Record(every=10, gram=True, norms=True, flips=True, test=None)
     """
 
     every: int = 1
@@ -56,7 +60,15 @@ class Trajectory:
     ``gradients`` counts gradient evaluations, so for descent it is the epoch. ``norms["cell"]`` is
     the norm of the matrix that multiplies the state; the model contracts while it is below 1.
     ``displacement`` is :math:`\|\theta-\theta(0)\|_F` by parameter, ``block_min`` the smallest
-    eigenvalue of each block of the tangent kernel. ``stopped`` says why a run ended early.
+    eigenvalue of each block of the tangent kernel. ``start`` and ``end`` hold the trained weights.
+    ``stopped`` says why a run ended early. ``len(run)`` counts records, ``run[2:5]`` is a part.
+
+    >>> times, seen = np.array([0.0, 0.1]), np.array([[1.0], [2.0]])  # predictions are (2, n)
+    >>> run = Trajectory("descent", times, np.arange(2), seen, np.array([3.0]), step=0.1)
+    >>> run
+    Trajectory(descent, 2 records to t = 0.1, loss 2 → 0.5)
+    >>> run.error.tolist(), run.loss.tolist(), len(run[:1])
+    ([[-2.0], [-1.0]], [2.0, 0.5], 1)
     """
 
     kind: str
@@ -94,7 +106,7 @@ class Trajectory:
 
     @property
     def test_loss(self) -> Array:
-        """The losses on the other data."""
+        """The losses on the other data; ``ValueError`` if there are none, as for ``test_error``."""
         predictions, y = self._tested()
         return 0.5 * ((predictions - y) ** 2).reshape(len(self), -1).sum(axis=1)
 
@@ -116,7 +128,7 @@ class Trajectory:
         """Return a part of the run; one without the last row has no weights at its ``end``."""
         if not isinstance(rows, slice):
             raise TypeError(f"slice a trajectory (t[2:5]); got {rows!r}.")
-        part = self._with({name: value[rows] for name, value in self._rows().items()})
+        part = self.with_rows({name: value[rows] for name, value in self._rows().items()})
         whole = len(part) > 0 and part.times[-1] == self.times[-1]
         return part if whole else replace(part, end={})
 
@@ -127,7 +139,10 @@ class Trajectory:
         return f"Trajectory({self.kind}, {until}, {last}{note})"
 
     def continued(self, later: Trajectory) -> Trajectory:
-        """Return this run followed by ``later``, which began where this one ended."""
+        """Return this run followed by ``later``, which began where this one ended.
+
+        ``ValueError`` if the labels differ, or what was recorded.
+        """
         if not np.array_equal(self.y, later.y):
             raise ValueError("the two parts have different labels y; resume with the same data.")
         if not len(later):
@@ -139,10 +154,15 @@ class Trajectory:
                 "resume with the same Record."
             )
         joined = {k: np.concatenate([ours[k], theirs[k]]) for k in ours}
-        return replace(self._with(joined), end=later.end, stopped=later.stopped, step=later.step)
+        return replace(
+            self.with_rows(joined), end=later.end, stopped=later.stopped, step=later.step
+        )
 
     def restore(self, model: nn.Module) -> None:
-        """Load the weights at the end of the run into a model."""
+        """Load the weights at the end of the run into a model, in place.
+
+        ``ValueError`` for a part of a run without its last row.
+        """
         if not self.end:
             raise ValueError("this part of a run does not reach its end, so it holds no weights.")
         with torch.no_grad():
@@ -151,7 +171,15 @@ class Trajectory:
                     p.copy_(torch.as_tensor(self.end[name]))
 
     def plot(self, ax: Axes, *, against: str = "times", **style: Any) -> Line2D:
-        """Draw the loss on a logarithmic axis against ``times`` or ``gradients``."""
+        """Draw the loss on a logarithmic axis against ``times`` or ``gradients``.
+
+        ``style`` goes to ``ax.semilogy``; anything else to draw against is a ``ValueError``.
+
+        >>> from matplotlib.figure import Figure
+        >>> run = Trajectory("flow", np.arange(2.0), np.arange(2), np.eye(2), np.zeros(2))
+        >>> run.plot(Figure().subplots(), label="flow").get_ydata().tolist()
+        [0.5, 0.5]
+        """
         if against not in ("times", "gradients"):
             raise ValueError(f"against must be 'times' or 'gradients', got {against!r}.")
         (line,) = ax.semilogy(getattr(self, against), self.loss, **style)
@@ -160,7 +188,15 @@ class Trajectory:
         return line
 
     def save(self, path: str | Path) -> None:
-        """Write a plain ``.npz`` file (arrays only, no pickle)."""
+        """Write a plain ``.npz`` file (arrays only, no pickle).
+
+        >>> import tempfile
+        >>> run = Trajectory("flow", np.arange(2.0), np.arange(2), np.eye(2), np.zeros(2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run.save(Path(folder, "run.npz"))
+        ...     Trajectory.load(Path(folder, "run.npz"))
+        Trajectory(flow, 2 records to t = 1, loss 0.5 → 0.5)
+        """
         arrays: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
@@ -173,7 +209,7 @@ class Trajectory:
 
     @classmethod
     def load(cls, path: str | Path) -> Trajectory:
-        """Read what ``save`` wrote."""
+        """Read what ``save`` wrote; another ``.npz`` or ``.npy`` file is a ``ValueError``."""
         found: dict[str, Any] = {}
         known = {f.name for f in fields(cls)}
         opened = np.load(path, allow_pickle=False)
@@ -204,7 +240,8 @@ class Trajectory:
             flat |= {f"{name}/{key}": value for key, value in getattr(self, name).items()}
         return flat
 
-    def _with(self, flat: Mapping[str, NDArray[Any]]) -> Trajectory:
+    def with_rows(self, flat: Mapping[str, NDArray[Any]]) -> Trajectory:
+        """Return the run with other rows, by their flat names (``"times"``, ``"norms/cell"``)."""
         changes: dict[str, Any] = {}
         for key, value in flat.items():
             name, _, part = key.partition("/")

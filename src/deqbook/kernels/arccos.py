@@ -20,12 +20,26 @@ __all__ = ["cosines", "feature_limit", "kappa0", "kappa1", "relu_moments"]
 
 
 def kappa0(rho: Tensor) -> Tensor:
-    r"""Return :math:`\kappa_0(\rho)=(\pi-\arccos\rho)/2\pi`, the chance that both units are on."""
+    r"""Return :math:`\kappa_0(\rho)=(\pi-\arccos\rho)/2\pi`, the chance that both units are on.
+
+    ``rho`` has any shape. ``ValueError`` where an entry leaves [-1, 1] by more than rounding.
+
+    >>> kappa0(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)).round(decimals=3).tolist()
+    [0.25, 0.333, 0.5]
+    """
     return (math.pi - torch.arccos(_clipped(rho))) / (2 * math.pi)
 
 
 def kappa1(rho: Tensor) -> Tensor:
-    r"""Return :math:`\kappa_1(\rho)=(\sqrt{1-\rho^2}+\rho(\pi-\arccos\rho))/2\pi`."""
+    r"""Return :math:`\kappa_1(\rho)=(\sqrt{1-\rho^2}+\rho(\pi-\arccos\rho))/2\pi`.
+
+    It is :math:`\mathbb E[\sigma(s)\sigma(t)]`, and :math:`\kappa_1'=\kappa_0`. ``rho`` has any
+    shape. ``ValueError`` where an entry leaves [-1, 1] by more than rounding.
+
+    >>> rho = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    >>> kappa1(rho).round(decimals=4).tolist()  # 1/2π and 1/2
+    [0.1592, 0.5]
+    """
     rho = _clipped(rho)
     # (1 - ρ)(1 + ρ) keeps the digits that 1 - ρ² would cancel near ±1
     root = ((1 - rho) * (1 + rho)).sqrt()
@@ -46,9 +60,15 @@ def _clipped(rho: Tensor) -> Tensor:
 def cosines(cross: Tensor, var1: Tensor, var2: Tensor) -> Tensor:
     r"""Return :math:`\rho_{ij}=C_{ij}/\sqrt{v_iw_j}`, and 0 where a variance vanishes.
 
+    ``cross`` is C (n, k), ``var1`` is v (n,) and ``var2`` is w (k,), or all three are 0-d.
+    ``ValueError`` for other shapes and for a negative variance.
+
     What is within a few units of rounding of ±1 becomes ±1. A Gram matrix cannot tell such points
     from parallel ones, and :math:`\kappa_0`, which leaves 1 like a square root, would turn the
     rounding of a diagonal into an error of 1e-8.
+
+    >>> cosines(torch.tensor([[6.0, 0.0]]), torch.tensor([4.0]), torch.tensor([9.0, 0.0])).tolist()
+    [[1.0, 0.0]]
     """
     scale = _scale(cross, var1, var2)
     rho = torch.where(scale > 0, cross / scale.clamp(min=torch.finfo(scale.dtype).tiny), 0.0)
@@ -63,6 +83,11 @@ def relu_moments(cross: Tensor, var1: Tensor, var2: Tensor) -> tuple[Tensor, Ten
     three numbers (0-d tensors) are one pair. With
     :math:`\rho=C_{ij}/\sqrt{v_iw_j}` they are :math:`\sqrt{v_iw_j}\,\kappa_1(\rho)` and
     :math:`\kappa_0(\rho)`; a variable without variance is 0, so its unit is never on.
+    ``ValueError`` as for ``cosines``.
+
+    >>> product, both = relu_moments(*torch.tensor([4.0, 4.0, 4.0]))  # s = t of variance 4
+    >>> float(product), float(both)
+    (2.0, 0.5)
     """
     scale, rho = _scale(cross, var1, var2), cosines(cross, var1, var2)
     return scale * kappa1(rho), torch.where(scale > 0, kappa0(rho), 0.0)
@@ -85,8 +110,12 @@ def _scale(cross: Tensor, var1: Tensor, var2: Tensor) -> Tensor:
 def feature_limit(X: Tensor, X2: Tensor | None = None) -> Tensor:
     r"""Return :math:`G^\infty_{ij}=\|x_i\|\|x_j\|\,\kappa_1(\cos\angle(x_i,x_j))`.
 
-    It is the limit of :math:`\phi_i^\top\phi_j` for :math:`\phi=\sigma(Ux)/\sqrt m` with standard
-    normal U (gao2022.lemma3.3); the diagonal is :math:`\tfrac12\|x_i\|^2`. ``X2=None`` means X.
+    ``X`` is (n, d), ``X2`` (p, d) or None for X; the result is (n, p). It is the limit of
+    :math:`\phi_i^\top\phi_j` for :math:`\phi=\sigma(Ux)/\sqrt m` with standard normal U
+    (gao2022.lemma3.3); the diagonal is :math:`\tfrac12\|x_i\|^2`.
+
+    >>> feature_limit(torch.tensor([[3.0, 0.0], [0.0, 1.0]])).diagonal().tolist()
+    [4.5, 0.5]
     """
     other = X if X2 is None else X2
     return relu_moments(X @ other.mT, X.pow(2).sum(1), other.pow(2).sum(1))[0]

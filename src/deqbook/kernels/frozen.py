@@ -30,9 +30,16 @@ Times = float | Sequence[float] | Tensor
 class FrozenKernel:
     r"""A network whose tangent kernel stands still; made by ``freeze``.
 
-    ``values`` and ``vectors`` are the eigenvalues (rising) and eigenvectors of H, ``y`` the labels,
-    ``start`` the predictions :math:`\hat y(0)` on the sample. Times may be ``math.inf``, for which
-    H must be invertible. One time gives a vector, several times give one row each.
+    ``values`` (n,) and ``vectors`` (n, n) are the eigenvalues (rising) and eigenvectors of H, ``y``
+    (n,) the labels, ``start`` (n,) the predictions :math:`\hat y(0)` on the sample. One time gives
+    a vector, several times give one row each. A time may be ``math.inf`` if H is invertible;
+    ``ValueError`` if it is not, or if a time is negative.
+
+    >>> frozen = freeze(torch.tensor([[2.0]]), y=torch.tensor([1.0]), start=torch.tensor([0.0]))
+    >>> round(frozen.fitted(1.0).item(), 3)  # 1 - exp(-2t)
+    0.865
+    >>> frozen.coefficients(float("inf")).tolist(), frozen.squared_norm(float("inf")).item()
+    ([0.5], 0.5)
     """
 
     values: Tensor
@@ -74,7 +81,7 @@ class FrozenKernel:
         r"""Return :math:`\hat f_t(x)=f_0(x)+k_0(x,X)\alpha_t` at other inputs.
 
         ``k`` (p, n) is :math:`k_0(x,X)`: other inputs in rows, the sample in columns; ``start``
-        (p,) is :math:`f_0(x)`.
+        (p,) is :math:`f_0(x)`. ``ValueError`` for other shapes.
         """
         n = len(self.y)
         if k.ndim != 2 or k.shape[1] != n or start.shape != k.shape[:1]:
@@ -111,9 +118,14 @@ class FrozenKernel:
 
 
 def freeze(H: Tensor, y: Tensor, start: Tensor) -> FrozenKernel:
-    r"""Freeze the kernel H (n, n) of the start; ``start`` are the predictions there (lemma 4.2).
+    r"""Freeze the kernel H (n, n) of the start; ``start`` (n,) are the predictions there.
 
-    gao2023.lemma4.2. ``H`` is ``empirical_ntk(model, X)`` and ``start`` is ``model(X)``.
+    gao2023.lemma4.2. ``H`` is ``empirical_ntk(model, X)``, ``start`` is ``model(X)``, ``y`` (n,).
+    ``ValueError`` where the shapes do not agree, or H is not symmetric or has a negative
+    eigenvalue.
+
+    >>> freeze(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2), torch.zeros(2))
+    FrozenKernel(n=2, eigenvalues 1 to 3)
     """
     n = len(y)
     if y.shape != (n,) or H.shape != (n, n) or start.shape != (n,):

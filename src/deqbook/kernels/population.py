@@ -21,41 +21,25 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from deqbook.kernels.arccos import cosines, kappa0, kappa1, relu_moments
+from deqbook.kernels.arccos import cosines, kappa0, kappa1
 
-__all__ = ["PopulationLimit", "population_kernels", "population_limit"]
+__all__ = ["PopulationLimit", "population_limit"]
 
 Diagonals = tuple[Tensor, Tensor]
 
 
 class PopulationLimit(NamedTuple):
-    r"""The kernel K of infinite depth and the :math:`\cos\theta` that it is made of."""
+    r"""The kernel K of infinite depth and the :math:`\cos\theta` that it is made of.
+
+    Both have the shape of the S given to ``population_limit``.
+
+    >>> K, cosine = population_limit(torch.ones(1, 1), variance=0.75)
+    >>> float(K), float(cosine)  # S / (1 - σ_w²) on the diagonal
+    (4.0, 1.0)
+    """
 
     K: Tensor
     cosine: Tensor
-
-
-def population_kernels(
-    S: Tensor, variance: float, depth: int, *, S_diag: Diagonals | None = None
-) -> list[Tensor]:
-    r"""Return :math:`K^{(1)},\dots,K^{(\mathrm{depth})}`; ``variance`` is :math:`\sigma_w^2`.
-
-    For a block between two samples pass ``S_diag``, the diagonals of S for its rows and for its
-    columns; without it S is square and symmetric, and has them itself.
-    """
-    if variance < 0:
-        raise ValueError(f"variance is σ_w² and at least 0, got {variance!r}.")
-    if depth < 1:
-        raise ValueError(f"depth must be at least 1, got {depth}.")
-    rows, columns = _diagonals(S, S_diag)
-    kernels: list[Tensor] = []
-    K, var1, var2 = torch.zeros_like(S), torch.zeros_like(rows), torch.zeros_like(columns)
-    for _ in range(depth):
-        # Λ_ii, and K_ii of the next layer as well, because Q(1) = 1
-        var1, var2 = variance * var1 + rows, variance * var2 + columns
-        K = 2 * relu_moments(variance * K + S, var1, var2)[0]
-        kernels.append(K)
-    return kernels
 
 
 def population_limit(
@@ -67,11 +51,23 @@ def population_limit(
 ) -> PopulationLimit:
     r"""Return :math:`K=\lim K^{(\ell)}` and :math:`\cos\theta` (ling2023.theorem3).
 
+    ``variance`` is :math:`\sigma_w^2`. For a block S (n, p) between two samples pass ``S_diag``,
+    the diagonals of S for its rows (n,) and for its columns (p,); without it S is square and
+    symmetric, and has them itself.
+
     Every entry on its own solves :math:`c=\sigma_w^2Q(c)+(1-\sigma_w^2)\hat S` with
     :math:`\hat S_{ij}=S_{ij}/\sqrt{S_{ii}S_{jj}}`; then
     :math:`K_{ij}=\sqrt{S_{ii}S_{jj}}\,Q(c)/(1-\sigma_w^2)`. Picard's iteration contracts by
     :math:`\sigma_w^2`. The residual is increasing and concave in c and negative at
     :math:`c=\hat S`, so Newton's method climbs from there to the root and cannot overshoot.
+
+    ``ValueError`` where ``variance`` is outside [0, 1), ``method`` is unknown, or S is no Gram
+    matrix and comes without ``S_diag``; ``RuntimeError`` where the iteration does not settle, as
+    Picard's near :math:`\sigma_w^2=1`.
+
+    >>> S = torch.eye(2, dtype=torch.float64)  # orthogonal inputs get correlated states
+    >>> population_limit(S, variance=0.5).cosine.round(decimals=3).tolist()
+    [[1.0, 0.217], [0.217, 1.0]]
     """
     if not 0 <= variance < 1:
         raise ValueError(

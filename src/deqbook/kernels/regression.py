@@ -16,6 +16,12 @@ def kernel_regression(K: Tensor, y: Tensor, K_test: Tensor, *, ridge: float = 0.
     ``K`` (n, n) is the kernel on the training inputs, ``K_test`` (p, n) the kernel between test and
     training inputs, ``y`` (n,) or (n, k). Without a ridge it is what gradient flow from the zero
     function tends to when the tangent kernel stays what it is (gao2023.lemma4.2).
+    ``ValueError`` where the shapes do not agree, ``ridge`` is negative, K is not symmetric, or
+    K with its ridge is singular to working precision.
+
+    >>> K, y = torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([2.0, 4.0])
+    >>> [kernel_regression(K, y, K, ridge=r).round(decimals=3).tolist() for r in (0.0, 1.0)]
+    [[2.0, 4.0], [1.0, 3.0]]
     """
     n = len(y)
     if K.shape != (n, n) or K_test.ndim != 2 or K_test.shape[1] != n:

@@ -1,42 +1,22 @@
 r"""The tangent kernel of an equilibrium model on a sample: one Gram matrix per parameter.
 
 For a scalar output :math:`\hat y_i` the kernel is
-:math:`H_{ij}=\langle\partial_\theta\hat y_i,\partial_\theta\hat y_j\rangle`. The Jacobian has as
-many columns as the model has weights and is never formed: with the equilibria :math:`Z` and the
-adjoint states :math:`V` in hand, every block is an entrywise product of small Gram matrices.
+:math:`H_{ij}=\langle\partial_\theta\hat y_i,\partial_\theta\hat y_j\rangle`. Where the model has a
+closed form (``ClosedKernel``) the Jacobian, with as many columns as the model has weights, is never
+formed: with the equilibria :math:`Z` and the adjoint states :math:`V` in hand, every block is an
+entrywise product of small Gram matrices. For any other model the Jacobian is formed, by implicit
+differentiation.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import singledispatch
-
 import torch
 from torch import Tensor
 
-from deqbook.implicit import IFT
-from deqbook.models import DeepOptEq, MonDEQ, ReLUImplicit, VanillaDEQ
 from deqbook.models.base import EquilibriumModel
-from deqbook.models.closed_form import adjoint_states
-from deqbook.solvers import fixed_point
-from deqbook.wellposed import Affine
+from deqbook.models.closed_form import ClosedKernel, Tangents
 
-__all__ = ["Tangents", "empirical_ntk", "gram_parts", "jacobian_ntk", "parts", "tangents"]
-
-
-@dataclass(frozen=True)
-class Tangents:
-    """What the kernel is made of, one row per sample: inputs, injections, states, adjoints.
-
-    A model with k outputs has k adjoints per sample, outputs inside.
-    """
-
-    x: Tensor
-    q: Tensor
-    z: Tensor
-    v: Tensor
+__all__ = ["empirical_ntk", "gram_of_tangents", "gram_parts", "jacobian_ntk", "tangents"]
 
 
 @torch.no_grad()
@@ -48,24 +28,31 @@ def tangents(
     v: Tensor | None = None,
     tol: float | None = None,
 ) -> Tangents:
-    r"""Return the equilibria and the adjoint states :math:`v_i=D_i(I-W^\top D_i)^{-1}a`.
+    r"""Return the equilibria and the adjoint states that a closed form is made of.
 
-    For OptEq they solve :math:`v=J^\top v+V_o` for every output o, J the Jacobian of the cell.
-    States that are already known (``z`` and ``v`` together) are taken as they are.
+    For a dense cell :math:`v_i=D_i(I-W^\top D_i)^{-1}a`; for OptEq they solve
+    :math:`v=J^\top v+V_o` for every output o, J the Jacobian of the cell. ``X`` is (n, d).
+    States that are already known (``z`` and ``v`` together) are taken as they are; ``z`` alone is
+    a warm start. ``TypeError`` where the model is no ``ClosedKernel``.
+
+    >>> from deqbook.models import VanillaDEQ
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> at = tangents(VanillaDEQ(0.5 * one, one, one[0]), one)  # z = relu(z/2 + 1), v = 1 + v/2
+    >>> round(at.z.item(), 3), round(at.v.item(), 3)
+    (2.0, 2.0)
     """
-    q = model.inject(X)
-    if z is not None and v is not None:
+    if not isinstance(model, ClosedKernel):
+        raise TypeError(
+            f"{type(model).__name__} has no closed form of its kernel, so no adjoint state for "
+            "each sample; empirical_ntk and gram_parts form the Jacobian."
+        )
+    q = model.injected(X)
+    if v is not None:
+        if z is None:
+            raise ValueError("v belongs to states: give z as well.")
         return Tangents(X, q, z, v)
-    if isinstance(model, DeepOptEq):
-        z = model.solve(X, z, tol=tol).z
-        return Tangents(X, q, z, _tied_adjoints(model, z, q, tol))
-    shape = model.structure()
-    if not isinstance(shape, Affine) or not isinstance(model, ReLUImplicit | VanillaDEQ | MonDEQ):
-        raise _no_closed_form(model)
     z = model.solve(X, z, tol=tol).z
-    slopes = shape.sigma.slope(z @ shape.W.mT + q)
-    solver = getattr(model.default_adjoint, "solver", None)
-    return Tangents(X, q, z, adjoint_states(shape.W, slopes, model.a, solver=solver, tol=tol))
+    return Tangents(X, q, z, model.adjoints(z, q, tol=tol))
 
 
 def gram_parts(
@@ -73,145 +60,55 @@ def gram_parts(
 ) -> dict[str, Tensor]:
     r"""Return the blocks :math:`\partial_p\hat y(X)\,\partial_p\hat y(X_2)^\top` by parameter name.
 
-    Only what the model trains is listed; ``X2=None`` means X itself.
+    ``X`` is (n, d), ``X2`` (p, d) or None for X; a block is (n, p), with k outputs (nk, pk),
+    outputs inside. Only what the model trains is listed; ``ValueError`` if that is nothing.
+
+    >>> from deqbook.models import VanillaDEQ
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> model = VanillaDEQ(0.5 * one, one, one[0])  # a u x/(1 - w): slopes 4, 2, 2 in w, u, a
+    >>> {name: round(block.item(), 3) for name, block in gram_parts(model, one).items()}
+    {'W': 16.0, 'U': 4.0, 'a': 4.0}
     """
-    rows = tangents(model, X, tol=tol)
-    return parts(model, rows, rows if X2 is None else tangents(model, X2, tol=tol))
+    if isinstance(model, ClosedKernel):
+        rows = tangents(model, X, tol=tol)
+        return gram_of_tangents(model, rows, rows if X2 is None else tangents(model, X2, tol=tol))
+    J = _jacobian(model, X, tol)
+    K = J if X2 is None else _jacobian(model, X2, tol)
+    return {name: J[name] @ K[name].mT for name in J}
 
 
 def empirical_ntk(
     model: EquilibriumModel, X: Tensor, X2: Tensor | None = None, *, tol: float | None = None
 ) -> Tensor:
-    r"""Return the tangent kernel, the sum of its ``gram_parts``."""
-    blocks = gram_parts(model, X, X2, tol=tol)
-    if not blocks:
-        raise _nothing_trained()
-    return torch.stack(list(blocks.values())).sum(dim=0)
+    r"""Return the tangent kernel :math:`H`, the sum of its ``gram_parts``.
+
+    The arguments are those of ``gram_parts``. ``ValueError`` where nothing is trained.
+
+    >>> from deqbook.models import VanillaDEQ
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> round(empirical_ntk(VanillaDEQ(0.5 * one, one, one[0]), one).item(), 3)  # 16 + 4 + 4
+    24.0
+    """
+    return torch.stack(list(gram_parts(model, X, X2, tol=tol).values())).sum(dim=0)
 
 
 @torch.no_grad()
-def parts(model: EquilibriumModel, s: Tangents, t: Tangents) -> dict[str, Tensor]:
-    """Return the blocks of the kernel between the samples of ``s`` and those of ``t``."""
+def gram_of_tangents(model: ClosedKernel, s: Tangents, t: Tangents) -> dict[str, Tensor]:
+    """Return the blocks of the kernel between the samples of ``s`` and those of ``t``.
+
+    ``gram_parts`` for those who have the ``tangents`` already; what is not trained is left out.
+
+    >>> from deqbook.models import ReLUImplicit
+    >>> model = ReLUImplicit.init_implicit_only(m=20, d=3, gamma=0.3, seed=0)
+    >>> at = tangents(model, torch.eye(3, dtype=torch.float64))
+    >>> {name: tuple(K.shape) for name, K in gram_of_tangents(model, at, at.rows(slice(2))).items()}
+    {'W': (3, 2)}
+    """
+    assert isinstance(model, EquilibriumModel)  # what inherits from ClosedKernel is a model
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    return {name: K for name, K in _blocks(model, s, t).items() if name in trained}
-
-
-@singledispatch
-def _blocks(model: EquilibriumModel, s: Tangents, t: Tangents) -> Mapping[str, Tensor]:
-    raise _no_closed_form(model)
-
-
-def _no_closed_form(model: EquilibriumModel) -> TypeError:
-    return TypeError(
-        f"no closed form of the kernel for {type(model).__name__}; use jacobian_ntk, which forms "
-        "the Jacobian."
-    )
-
-
-def _nothing_trained() -> ValueError:
-    return ValueError("the model has nothing to train: no parameter requires a gradient.")
-
-
-@_blocks.register
-def _(model: ReLUImplicit, s: Tangents, t: Tangents) -> Mapping[str, Tensor]:
-    r"""Gao et al. 2022, Lemma 3.1: the input weights act along two paths, the state and φ."""
-    root = math.sqrt(model.m)
-    p, r = ((k.v + model.c) * model.phi.slope(k.x @ model.U.mT) / root for k in (s, t))
-    states = s.z @ t.z.mT
-    return {
-        "W": model.scale**2 * (s.v @ t.v.mT) * states,
-        "U": (p @ r.mT) * (s.x @ t.x.mT),
-        "a": states,
-        "c": s.q @ t.q.mT,
-    }
-
-
-@_blocks.register
-def _(model: VanillaDEQ, s: Tangents, t: Tangents) -> Mapping[str, Tensor]:
-    """Ling et al. 2023, Section 3: H₂, H₃ and H₁ = G."""
-    adjoints, states = s.v @ t.v.mT, s.z @ t.z.mT
-    return {"W": adjoints * states, "U": adjoints * (s.x @ t.x.mT), "a": states}
-
-
-@_blocks.register
-def _(model: MonDEQ, s: Tangents, t: Tangents) -> Mapping[str, Tensor]:
-    r"""Nguyen 2022, Proposition 4, with the Kronecker products multiplied out."""
-    vv, zz, vz, zv = s.v @ t.v.mT, s.z @ t.z.mT, s.v @ t.z.mT, s.z @ t.v.mT
-    Av, Az, Bv, Bz = s.v @ model.A.mT, s.z @ model.A.mT, t.v @ model.A.mT, t.z @ model.A.mT
-    return {
-        "A": vv * (Az @ Bz.mT) + zz * (Av @ Bv.mT) + vz * (Az @ Bv.mT) + zv * (Av @ Bz.mT),
-        "B": 2 * (vv * zz - vz * zv),
-        "U": vv * (s.x @ t.x.mT),
-        "a": zz,
-    }
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """One tied layer at the equilibrium: its weights, input, activations and slopes."""
-
-    W: Tensor
-    z: Tensor
-    h: Tensor
-    slopes: Tensor
-
-
-def _layers(model: DeepOptEq, z: Tensor, q: Tensor, outputs: int) -> list[_Layer]:
-    """Walk through the layers once; rows are repeated, one per output of a sample."""
-    found, z = [], z.repeat_interleave(outputs, dim=0)
-    widths = [W.shape[0] for W in model.Ws]
-    for W, part in zip(model.Ws, q.repeat_interleave(outputs, dim=0).split(widths, dim=1)):
-        pre = z @ W.mT + part
-        h = model.sigma(pre)
-        found.append(_Layer(W, z, h, model.sigma.slope(pre)))
-        z = model.alpha * h @ W + (1 - model.alpha) * z
-    return found
-
-
-def _tied_adjoints(model: DeepOptEq, z: Tensor, q: Tensor, tol: float | None) -> Tensor:
-    r"""Solve :math:`v=J_1\cdots J_Lv+V_o`, each :math:`J_l=\alpha W_l^\top D_lW_l+(1-\alpha)I`."""
-    outputs, alpha = model.V.shape[0], model.alpha
-    layers = _layers(model, z, q, outputs)
-    source = model.V.detach().repeat(len(z), 1)
-
-    def back(v: Tensor) -> Tensor:
-        for layer in reversed(layers):
-            v = alpha * (layer.slopes * (v @ layer.W.mT)) @ layer.W + (1 - alpha) * v
-        return source + v
-
-    solver = getattr(model.default_adjoint, "solver", None)
-    return fixed_point(back, source, solver=solver, tol=tol, max_steps=2000).z
-
-
-@_blocks.register
-def _(model: DeepOptEq, s: Tangents, t: Tangents) -> Mapping[str, Tensor]:
-    r"""Tied layers use W twice: :math:`\partial\hat y/\partial W_l=\alpha hq^\top+pz^\top`."""
-    outputs = model.V.shape[0]
-    rows = [_pulled(model, k, outputs) for k in (s, t)]
-    x, y = (k.x.repeat_interleave(outputs, dim=0) for k in (s, t))
-    same = torch.eye(outputs, dtype=s.z.dtype, device=s.z.device)
-    blocks = {"V": torch.kron(s.z @ t.z.mT, same)}
-    for i, ((a, q, p), (b, r, o)) in enumerate(zip(*rows)):
-        both, alpha = p @ o.mT, model.alpha
-        blocks[f"Ws.{i}"] = (
-            alpha**2 * (a.h @ b.h.mT) * (q @ r.mT)
-            + alpha * (a.h @ o.mT) * (q @ b.z.mT)
-            + alpha * (p @ b.h.mT) * (a.z @ r.mT)
-            + both * (a.z @ b.z.mT)
-        )
-        blocks[f"Us.{i}"] = both * (x @ y.mT)
-        blocks[f"bs.{i}"] = both
-    return blocks
-
-
-def _pulled(model: DeepOptEq, t: Tangents, outputs: int) -> list[tuple[_Layer, Tensor, Tensor]]:
-    """Return, for every layer, the cotangents of its output and of its pre-activation."""
-    found, q = [], t.v
-    for layer in reversed(_layers(model, t.z, t.q, outputs)):
-        p = model.alpha * layer.slopes * (q @ layer.W.mT)
-        found.append((layer, q, p))
-        q = p @ layer.W + (1 - model.alpha) * q
-    return found[::-1]
+    if not trained:
+        raise _nothing_trained()
+    return {name: K for name, K in model.gram_blocks(s, t).items() if name in trained}
 
 
 def jacobian_ntk(
@@ -219,21 +116,33 @@ def jacobian_ntk(
 ) -> Tensor:
     """Return the kernel of any model by forming the Jacobian: the reference, for small sizes.
 
-    With k outputs per sample the kernel is (nk, nk), samples outside and outputs inside.
+    ``X`` is (n, d), ``X2`` (p, d) or None for X. With k outputs per sample the kernel is (nk, pk),
+    samples outside and outputs inside. ``ValueError`` where the model has nothing to train.
+
+    >>> from deqbook.models import VanillaDEQ
+    >>> model, X = VanillaDEQ.init(m=8, d=3, seed=0), torch.eye(3, dtype=torch.float64)
+    >>> torch.allclose(jacobian_ntk(model, X), empirical_ntk(model, X), rtol=1e-4)
+    True
     """
-    J = _jacobian(model, X, tol)
-    return J @ (J if X2 is None else _jacobian(model, X2, tol)).mT
+    J = _whole(model, X, tol)
+    return J @ (J if X2 is None else _whole(model, X2, tol)).mT
 
 
-def _jacobian(model: EquilibriumModel, X: Tensor, tol: float | None) -> Tensor:
+def _whole(model: EquilibriumModel, X: Tensor, tol: float | None) -> Tensor:
+    return torch.cat(list(_jacobian(model, X, tol).values()), dim=1)
+
+
+def _jacobian(model: EquilibriumModel, X: Tensor, tol: float | None) -> dict[str, Tensor]:
+    """Return ∂ŷ/∂p by parameter name, rows for outputs, columns for the entries of p."""
     weights = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
     if not weights:
         raise _nothing_trained()
-    exact = model.default_adjoint
-    options = {"tol": tol, "adjoint": replace(exact, tol=tol) if isinstance(exact, IFT) else exact}
 
     def outputs(weights: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(model, weights, (X,), options).flatten()
+        return torch.func.functional_call(model, weights, (X,), {"tol": tol}).flatten()
 
-    by_name = torch.func.jacrev(outputs)(weights)
-    return torch.cat([J.flatten(1) for J in by_name.values()], dim=1)
+    return {name: J.flatten(1) for name, J in torch.func.jacrev(outputs)(weights).items()}
+
+
+def _nothing_trained() -> ValueError:
+    return ValueError("the model has nothing to train: no parameter requires a gradient.")

@@ -19,6 +19,16 @@ class ResidualCell(EquilibriumModel):
     :math:`f(z,x)=N(\sigma(z+N(x+W_2*N(\sigma(W_1*z)))))`: 3×3 convolutions without bias, N group
     normalisation. The image enters through a convolution E and one more N. The outer N bounds the
     state, so an equilibrium exists (Brouwer); nothing certifies that it is unique or found.
+
+    ``W1`` is (inner, channels, 3, 3), ``W2`` (channels, inner, 3, 3), ``E`` (channels, colours, 3,
+    3), ``V`` (k, 4·channels). ``ValueError`` for other shapes, entries that are not finite, and
+    ``groups`` that do not divide ``channels`` and ``inner``.
+
+    >>> from deqbook.wellposed import certify
+    >>> model = ResidualCell.init(std=0.02, channels=4, inner=4, k=3, seed=0)
+    >>> x = torch.linspace(-1, 1, 128, dtype=torch.float64).reshape(2, 1, 8, 8)
+    >>> certify(model).holds, model.solve(x, tol=1e-2).z.shape, model(x, tol=1e-2).shape
+    (False, torch.Size([2, 4, 8, 8]), torch.Size([2, 3]))
     """
 
     def __init__(self, W1: Tensor, W2: Tensor, E: Tensor, *, V: Tensor, groups: int = 4):

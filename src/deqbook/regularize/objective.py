@@ -16,7 +16,7 @@ Nothing here runs the network. For ReLU everything is a quadratic problem in a *
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +25,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from deqbook.activations import Activation, relu
+from deqbook.activations import Activation, activation, relu
 from deqbook.linalg import operator_norm
 from deqbook.regularize.proximal import Moreau
 
@@ -34,9 +34,6 @@ __all__ = [
     "Minimum",
     "NoMinimiser",
     "Potential",
-    "block_minimiser",
-    "cyclic_shift",
-    "inclusion_residual",
     "nonnegative_qp",
     "potential",
 ]
@@ -53,6 +50,9 @@ class Potential:
     r"""The integral :math:`\tilde\sigma` of an activation and its conjugate, entry by entry.
 
     ``limits`` is the closed interval on which the conjugate is finite.
+
+    >>> potential(relu).conjugate(torch.tensor([-1.0, 2.0])).tolist()
+    [inf, 2.0]
     """
 
     value: Callable[[Tensor], Tensor]
@@ -82,7 +82,13 @@ _POTENTIALS = {
 
 
 def potential(sigma: Activation) -> Potential:
-    r"""Return :math:`\tilde\sigma` and :math:`\tilde\sigma^*` of a known activation."""
+    r"""Return :math:`\tilde\sigma` and :math:`\tilde\sigma^*` of a known activation.
+
+    Known are ReLU, tanh and the identity; another is a ``ValueError``.
+
+    >>> potential(relu).value(torch.tensor([-1.0, 2.0])).tolist(), potential(relu).limits
+    ([0.0, 2.0], (0.0, inf))
+    """
     if sigma.name not in _POTENTIALS:
         raise ValueError(
             f"the integral of {sigma.name!r} and its conjugate are not known here; "
@@ -101,7 +107,13 @@ def nonnegative_qp(H: Tensor, g: Tensor, *, max_steps: int = 1000) -> tuple[Tens
     exchanges all entries that are on the wrong side: semismooth Newton, which usually ends after
     two or three steps but can cycle. When the number of wrong entries has not fallen for three
     steps, only the last of them is exchanged (Murty's rule), which cannot cycle. So the method is
-    exact and finite. Returns the solution and the number of linear solves.
+    exact and finite. H is (h, h), g (h,). Returns the solution and the number of linear solves;
+    ``RuntimeError`` after ``max_steps`` of them, as for an indefinite H.
+
+    >>> H = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    >>> s, solves = nonnegative_qp(H, torch.tensor([2.0, -1.0], dtype=torch.float64))
+    >>> s.round(decimals=6).tolist(), solves
+    ([1.0, 0.0], 1)
     """
     on, fewest, patience = g > 0, len(g) + 1, 3
     for step in range(1, max_steps + 1):
@@ -133,7 +145,15 @@ def nonnegative_qp(H: Tensor, g: Tensor, *, max_steps: int = 1000) -> tuple[Tens
 
 
 class NoMinimiser(ValueError):
-    """Raised when φ has no minimiser, so that the layer has no equilibrium."""
+    """Raised when φ has no minimiser, so that the layer has no equilibrium.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> try:
+    ...     HiddenObjective(one, one[0]).minimiser()  # z = relu(z + 1)
+    ... except NoMinimiser as reason:
+    ...     print(str(reason)[:32])
+    ‖W‖² = τ and φ falls without end
+    """
 
 
 @dataclass(frozen=True)
@@ -142,6 +162,11 @@ class Minimum:
 
     ``status`` is "unique" when :math:`L_\sigma\|W\|^2<\tau`, else "exists": at equality there may
     be other minimisers. ``steps`` counts linear solves.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> found = HiddenObjective(one, one[0], tau=2.0).minimiser()
+    >>> found.s.round(decimals=6).tolist(), round(found.value, 6), found.status
+    ([2.0], -0.5, 'unique')
     """
 
     z: Tensor
@@ -151,31 +176,46 @@ class Minimum:
     steps: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class HiddenObjective:
     r"""φ of the layer :math:`f(z)=\tfrac1\tau W^\top\sigma(Wz+q)`, W (h, m), for one injection q.
 
     ``value`` and ``prox`` act on rows, so ``Moreau(objective, gamma)`` is the envelope
     :math:`M_\varphi^\gamma` with its gradient. φ is convex iff the layer is a proximal map, which
     :math:`L_\sigma\|W\|^2\le\tau` guarantees (``proximal``); ``value`` is defined in any case.
+    States are (m,) or rows of it, codes (h,) likewise. ``ValueError`` for other shapes, for a tau
+    that is not positive and finite, and for an activation that ``potential`` does not know.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> phi = HiddenObjective(one, one[0], tau=2.0)  # z = relu(z + 1)/2 at z = 1
+    >>> phi.proximal, phi.minimiser().z.round(decimals=6).tolist()
+    (True, [1.0])
+    >>> z = torch.tensor([[3.0], [-1.0]], dtype=torch.float64)
+    >>> phi.prox(z).tolist() == phi.layer(z).tolist() == [[2.0], [0.0]]
+    True
+    >>> phi.value(z).round(decimals=6).tolist()  # no code reaches -1
+    [1.5, inf]
     """
 
     W: Tensor
     q: Tensor
-    tau: float = 1.0
-    sigma: Activation = relu
+    tau: float
+    sigma: Activation
 
-    def __post_init__(self) -> None:
-        if self.W.ndim != 2 or self.q.shape != self.W.shape[:1]:
+    def __init__(self, W: Tensor, q: Tensor, tau: float = 1.0, sigma: str | Activation = relu):
+        if W.ndim != 2 or q.shape != W.shape[:1]:
             raise ValueError(
-                f"W must be (h, m) and q (h,), got {tuple(self.W.shape)} and "
-                f"{tuple(self.q.shape)}; the injection of one sample is one row of inject(x)."
+                f"W must be (h, m) and q (h,), got {tuple(W.shape)} and {tuple(q.shape)}; "
+                "the injection of one sample is one row of inject(x)."
             )
-        if not 0 < self.tau < math.inf:
-            raise ValueError(f"tau must be positive and finite, got {self.tau!r}.")
-        potential(self.sigma)
-        for name in ("W", "q"):  # numbers, not parameters: SciPy cannot follow a gradient
-            object.__setattr__(self, name, getattr(self, name).detach())
+        if not 0 < tau < math.inf:
+            raise ValueError(f"tau must be positive and finite, got {tau!r}.")
+        act = activation(sigma)
+        potential(act)
+        # W and q become numbers, not parameters: SciPy cannot follow a gradient.
+        fields = {"W": W.detach(), "q": q.detach(), "tau": tau, "sigma": act}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
     @cached_property
     def excess(self) -> float:
@@ -206,7 +246,10 @@ class HiddenObjective:
         return inner / self.tau - z.square().sum(-1) / 2
 
     def value(self, z: Tensor) -> Tensor:
-        """Return φ for every row; infinity where no code reaches z."""
+        """Return φ for every row; infinity where no code reaches z.
+
+        ``RuntimeError`` for tanh with many codes and a state too near the edge of the domain.
+        """
         rows = z.reshape(-1, self.W.shape[1])
         if self._kernel.shape[1] == 0:  # at most one code for each state: φ is explicit
             s, reached = self._least_code(rows)
@@ -221,6 +264,8 @@ class HiddenObjective:
 
         By the quadratic problem in the code,
         :math:`\min_{s\ge0}t\,\varphi(\tfrac1\tau W^\top s)+\tfrac12\|\tfrac1\tau W^\top s-z\|^2`.
+        ``ValueError`` for another activation, a layer that is not ``proximal``, or a step that is
+        not positive and finite.
         """
         self._need_quadratic("prox")
         if not 0 < step < math.inf:
@@ -238,23 +283,37 @@ class HiddenObjective:
         r"""Minimise φ exactly, for ReLU: the minimisers are the equilibria of the layer.
 
         In the code, :math:`\min_{s\ge0}\tfrac12s^\top(I-\tfrac1\tau WW^\top)s-q^\top s`.
+        ``NoMinimiser`` if :math:`\|W\|^2=\tau` and φ is unbounded below; ``ValueError`` for another
+        activation or a layer that is not ``proximal``.
         """
         self._need_quadratic("minimiser")
         if self.excess < 1 - ROUNDING:
             s, steps = nonnegative_qp(self._hessian, self.q)
             return self._minimum(s, "unique", steps)
         self._need_bounded()
-        # A singular problem that is bounded below has a solution (Frank and Wolfe). Proximal
-        # point steps find one; each solves a definite problem, and a few are enough.
-        s, total, weight = torch.zeros_like(self.q), 0, 1e-3
+        return self._proximal_points()
+
+    def _proximal_points(self, weight: float = 1e-3, max_steps: int = 1000) -> Minimum:
+        r"""Minimise φ where its Hessian H in the code is singular.
+
+        A problem that is bounded below has a solution (Frank and Wolfe). Proximal point steps
+        find one; each solves a definite problem with :math:`H+wI`, and a few are enough.
+
+        The step :math:`s\to s'` leaves the residual :math:`q-Hs'=w(s'-s)` in the entries that are
+        on. It cannot be computed to better than a few :math:`\varepsilon(\|q\|+\|s\|)` per
+        entry, as :math:`\|H\|\le1`, so a move of that size over w is rounding, and the end.
+        """
+        s, total = torch.zeros_like(self.q), 0
         H = self._hessian + weight * torch.eye(len(s), dtype=s.dtype)
-        for _ in range(1000):
+        few = 4 * len(s) * torch.finfo(s.dtype).eps
+        for _ in range(max_steps):
             new, steps = nonnegative_qp(H, self.q + weight * s)
             total, moved, s = total + steps, float((new - s).norm()), new
-            if moved <= 1e-13 * max(1.0, float(s.norm())):
+            if weight * moved <= few * float(self.q.norm() + s.norm()):
                 return self._minimum(s, "exists", total)
         raise RuntimeError(
-            f"the proximal point method did not settle in 1000 steps (last move {moved:.1e})."
+            f"the proximal point method did not settle in {max_steps} steps "
+            f"(last move {moved:.1e})."
         )
 
     # --- what the methods share ---
@@ -421,73 +480,3 @@ _BEST_CODE: dict[str, Callable[[HiddenObjective, Tensor], Tensor | None]] = {
     "tanh": _tanh_code,
     "identity": _free_code,
 }
-
-
-# --- deep networks as block problems -----------------------------------------------------------
-
-
-def cyclic_shift(L: int, m: int) -> Tensor:
-    r"""Return P with :math:`P(z_1,\dots,z_{L-1},z_0)=(z_0,z_1,\dots,z_{L-1})`, blocks of size m."""
-    eye = torch.eye(L, dtype=torch.float64)
-    return torch.kron(eye.roll(1, dims=0), torch.eye(m, dtype=torch.float64))
-
-
-def inclusion_residual(
-    layers: Sequence[HiddenObjective], blocks: Tensor, alpha: float, P: Tensor | None = None
-) -> Tensor:
-    r"""Return :math:`\nabla\Phi(\tilde z)+(I-P)\tilde z` for :math:`\alpha<1`, one row per block.
-
-    :math:`\Phi(\tilde z)=\sum_l\alpha M_{\varphi_l}^{1-\alpha}(z_l)` with blocks in the order
-    :math:`z_1,\dots,z_{L-1},z_0`; the envelopes come from quadratic problems, not from the network.
-    """
-    if not 0 < alpha < 1:
-        raise ValueError(
-            f"alpha must be in (0, 1), got {alpha!r}; at alpha = 1 the condition is an inclusion."
-        )
-    L, m = blocks.shape
-    P = cyclic_shift(L, m) if P is None else P
-    slope = torch.stack(
-        [alpha * f.envelope(1 - alpha).gradient(z[None])[0] for f, z in zip(layers, blocks)]
-    )
-    flat = blocks.reshape(-1)
-    return slope + (flat - P @ flat).reshape(L, m)
-
-
-def block_minimiser(
-    layers: Sequence[HiddenObjective], alpha: float, coupling: Tensor | None = None
-) -> Tensor:
-    r"""Minimise :math:`\sum_l\alpha M_{\varphi_l}^{1-\alpha}(z_l)+\tfrac12\tilde z^\top C\tilde z`.
-
-    C (the coupling) is symmetric positive semidefinite; by default
-    :math:`I-\tfrac12(P+P^\top)`, which for two layers makes the last term
-    :math:`\tfrac12\|z_1-z_0\|^2`. The states are eliminated by hand,
-    :math:`\tilde z=R\tilde W^\top s` with :math:`R=\rho(\rho I+C)^{-1}`,
-    :math:`\rho=\frac\alpha{1-\alpha}`, and the codes solve a quadratic problem over s ≥ 0.
-    Returns one row per block.
-    """
-    if not 0 < alpha <= 1:
-        raise ValueError(f"alpha must be in (0, 1], got {alpha!r}.")
-    for layer in layers:
-        layer._need_quadratic("block_minimiser")
-        if layer.tau != 1:
-            raise ValueError(f"every layer must have tau = 1, got {layer.tau!r}.")
-    m = layers[0].W.shape[1]
-    eye = torch.eye(len(layers) * m, dtype=layers[0].W.dtype)
-    P = cyclic_shift(len(layers), m)
-    C = eye - (P + P.mT) / 2 if coupling is None else coupling
-    B = torch.block_diag(*[f.W for f in layers])  # codes to states: z̃ = Bᵀs
-    hidden = torch.eye(len(B), dtype=B.dtype) - B @ B.mT
-    if alpha < 1:
-        rho = alpha / (1 - alpha)
-        R = rho * torch.linalg.inv(rho * eye + C)
-        H = alpha * hidden + rho * B @ (eye - R) @ B.mT
-    else:
-        R, H = eye, hidden + B @ C @ B.mT
-    least = float(torch.linalg.eigvalsh(H)[0])
-    if least <= ROUNDING:
-        raise ValueError(
-            f"the block problem is not strictly convex (least eigenvalue {least:.1e}); make some "
-            "‖W_l‖ smaller."
-        )
-    s, _ = nonnegative_qp((H + H.mT) / 2, alpha * torch.cat([f.q for f in layers]))
-    return (R @ (B.mT @ s)).reshape(len(layers), m)

@@ -15,26 +15,28 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from deqbook.regularize.features import Regulariser
+from deqbook.regularize.features import Regulariser, positive_step
 
 __all__ = [
     "L1",
-    "Box",
-    "Group",
     "Moreau",
     "Proximal",
     "SquaredDistance",
     "SquaredL2",
     "append_gradient",
     "append_prox",
-    "moreau",
 ]
 
 Map = Callable[[Tensor], Tensor]
 
 
 class Proximal(Protocol):
-    """A convex function with a proximal map in closed form."""
+    """A convex function with a proximal map in closed form.
+
+    >>> R: Proximal = L1(0.5)
+    >>> R.prox(torch.tensor([[3.0, -0.2]]), step=2.0).abs().tolist()
+    [[2.0, 0.0]]
+    """
 
     def value(self, Z: Tensor) -> Tensor:
         """Return R for every sample."""
@@ -47,7 +49,15 @@ class Proximal(Protocol):
 
 @dataclass(frozen=True)
 class L1:
-    r""":math:`R(z)=\lambda\|z\|_1`. Its proximal map sets small entries to exactly 0."""
+    r""":math:`R(z)=\lambda\|z\|_1`. Its proximal map sets small entries to exactly 0.
+
+    ``weight`` is λ, finite and not negative, here and below; ``prox`` takes a positive, finite
+    step. Else ``ValueError``.
+
+    >>> Z = torch.tensor([[3.0, 0.5]])
+    >>> L1().value(Z).tolist(), L1().prox(Z).tolist()
+    ([3.5], [[2.0, 0.0]])
+    """
 
     weight: float = 1.0
 
@@ -60,12 +70,17 @@ class L1:
 
     def prox(self, Z: Tensor, step: float = 1.0) -> Tensor:
         """Return z moved towards 0 by step·λ, entry by entry, and not beyond it."""
-        return torch.sign(Z) * torch.relu(Z.abs() - _step(step) * self.weight)
+        return torch.sign(Z) * torch.relu(Z.abs() - positive_step(step) * self.weight)
 
 
 @dataclass(frozen=True)
 class SquaredL2:
-    r""":math:`R(z)=\lambda\|z\|^2`."""
+    r""":math:`R(z)=\lambda\|z\|^2`.
+
+    >>> Z = torch.tensor([[3.0, 6.0]])
+    >>> SquaredL2().value(Z).tolist(), SquaredL2().prox(Z).tolist(), SquaredL2().smoothness
+    ([45.0], [[1.0, 2.0]], 2.0)
+    """
 
     weight: float = 1.0
     convex: ClassVar[bool] = True
@@ -88,12 +103,19 @@ class SquaredL2:
 
     def prox(self, Z: Tensor, step: float = 1.0) -> Tensor:
         """Return z/(1 + 2λ·step)."""
-        return Z / (1 + 2 * self.weight * _step(step))
+        return Z / (1 + 2 * self.weight * positive_step(step))
 
 
 @dataclass(frozen=True)
 class SquaredDistance:
-    r""":math:`R(z)=\tfrac\lambda2\|z-a\|^2`: stay near a (or near row i of a)."""
+    r""":math:`R(z)=\tfrac\lambda2\|z-a\|^2`: stay near a (or near row i of a).
+
+    ``a`` is (m,) or (n, m).
+
+    >>> R = SquaredDistance(torch.tensor([1.0, 1.0]))
+    >>> R.prox(torch.tensor([[3.0, 5.0]])).tolist()  # half the way
+    [[2.0, 3.0]]
+    """
 
     a: Tensor
     weight: float = 1.0
@@ -117,65 +139,8 @@ class SquaredDistance:
 
     def prox(self, Z: Tensor, step: float = 1.0) -> Tensor:
         """Return (z + step·λ·a)/(1 + step·λ)."""
-        pull = _step(step) * self.weight
+        pull = positive_step(step) * self.weight
         return (Z + pull * self.a) / (1 + pull)
-
-
-@dataclass(frozen=True)
-class Group:
-    r""":math:`R(z)=\lambda\sum_g\|z_g\|` over consecutive groups of ``size`` features each.
-
-    Whole groups become exactly 0.
-    """
-
-    size: int
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        _weight(self.weight)
-        if self.size < 1:
-            raise ValueError(f"a group has at least one feature, got size {self.size}.")
-
-    def _groups(self, Z: Tensor) -> Tensor:
-        if Z.shape[-1] % self.size:
-            raise ValueError(
-                f"{Z.shape[-1]} features do not split into groups of {self.size}; "
-                "choose a size that divides the width."
-            )
-        return Z.unflatten(-1, (-1, self.size))
-
-    def value(self, Z: Tensor) -> Tensor:
-        """Return λΣ‖z_g‖ for every sample."""
-        return self.weight * self._groups(Z).norm(dim=-1).sum(-1)
-
-    def prox(self, Z: Tensor, step: float = 1.0) -> Tensor:
-        """Return every group shortened by step·λ, or 0 if it is not longer than that."""
-        groups, shrink = self._groups(Z), _step(step) * self.weight
-        length = groups.norm(dim=-1, keepdim=True)
-        tiny = torch.finfo(Z.dtype).tiny  # a group that is 0 stays 0, without 0/0
-        return (groups * torch.relu(1 - shrink / length.clamp(min=tiny))).flatten(-2)
-
-
-@dataclass(frozen=True)
-class Box:
-    r"""The indicator of :math:`[l,u]^m`: 0 inside, :math:`+\infty` outside."""
-
-    low: float = 0.0
-    high: float = math.inf
-
-    def __post_init__(self) -> None:
-        if not self.low <= self.high:
-            raise ValueError(f"the box [{self.low!r}, {self.high!r}] is empty.")
-
-    def value(self, Z: Tensor) -> Tensor:
-        """Return 0 for a sample in the box, else infinity."""
-        inside = (Z.clamp(self.low, self.high) == Z).all(-1)
-        return torch.where(inside, 0.0, math.inf).to(Z.dtype)
-
-    def prox(self, Z: Tensor, step: float = 1.0) -> Tensor:
-        """Return the nearest point of the box, whatever the step."""
-        _step(step)
-        return Z.clamp(self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -183,7 +148,12 @@ class Moreau:
     r"""The Moreau envelope :math:`M_R^\gamma(z)=\min_uR(u)+\tfrac1{2\gamma}\|u-z\|^2`.
 
     Smooth with constant :math:`1/\gamma` even where R is not, with the same minimisers:
-    :math:`\nabla M_R^\gamma(z)=\tfrac1\gamma(z-\mathrm{prox}_{\gamma R}(z))`.
+    :math:`\nabla M_R^\gamma(z)=\tfrac1\gamma(z-\mathrm{prox}_{\gamma R}(z))`. ``ValueError`` if
+    γ is not positive and finite.
+
+    >>> huber, Z = Moreau(L1(), gamma=1.0), torch.tensor([[3.0], [0.5]])
+    >>> huber.value(Z).tolist(), huber.gradient(Z).tolist()  # |z| - ½ far from 0, z²/2 near it
+    ([2.5, 0.125], [[1.0], [0.5]])
     """
 
     reg: Proximal
@@ -210,22 +180,22 @@ class Moreau:
 
     def prox(self, Z: Tensor, step: float = 1.0) -> Tensor:
         r"""Return :math:`z+\tfrac t{t+\gamma}(\mathrm{prox}_{(t+\gamma)R}(z)-z)`, t the step."""
-        total = _step(step) + self.gamma
+        total = positive_step(step) + self.gamma
         return Z + (step / total) * (self.reg.prox(Z, total) - Z)
-
-
-def moreau(reg: Proximal, gamma: float) -> Moreau:
-    """Return the Moreau envelope of ``reg`` with parameter γ."""
-    return Moreau(reg, gamma)
 
 
 def append_prox(T: Map, reg: Proximal, step: float = 1.0) -> Map:
     r"""Return :math:`\mathrm{prox}_{\gamma R}\circ T`, a network with one more layer.
 
     For :math:`T=\mathrm{prox}_\varphi` its fixed points minimise :math:`M^1_\varphi+\gamma R`
-    (the envelope), not :math:`\varphi+\gamma R`.
+    (the envelope), not :math:`\varphi+\gamma R`. γ is the ``step``; ``ValueError`` unless it is
+    positive and finite.
+
+    >>> layer = append_prox(lambda z: z + 3, SquaredL2(0.5))  # z = (z + 3)/2 at z = 3
+    >>> layer(torch.tensor([3.0])).tolist()
+    [3.0]
     """
-    _step(step)
+    positive_step(step)
     return lambda z: reg.prox(T(z), step)
 
 
@@ -233,9 +203,13 @@ def append_gradient(T: Map, reg: Regulariser, step: float, *, check: bool = True
     r"""Return :math:`(I-\gamma\nabla R)\circ T`.
 
     For a convex R and :math:`\gamma\le1/L_R` the new layer is itself a proximal map. Other
-    regularisers and longer steps are refused unless ``check=False``.
+    regularisers and longer steps are refused (``ValueError``) unless ``check=False``.
+
+    >>> layer = append_gradient(lambda z: z + 3, SquaredL2(0.5), step=0.5)  # the same fixed point
+    >>> layer(torch.tensor([3.0])).tolist()
+    [3.0]
     """
-    _step(step)
+    positive_step(step)
     if check and not (reg.convex and step * reg.smoothness <= 1 + 1e-12):
         why = "is not convex" if not reg.convex else f"has L_R = {reg.smoothness:g}"
         raise ValueError(
@@ -249,12 +223,6 @@ def append_gradient(T: Map, reg: Regulariser, step: float, *, check: bool = True
         return y - step * reg.gradient(y)
 
     return composed
-
-
-def _step(step: float) -> float:
-    if not 0 < step < math.inf:
-        raise ValueError(f"a proximal step must be positive and finite, got {step!r}.")
-    return step
 
 
 def _weight(weight: float) -> None:

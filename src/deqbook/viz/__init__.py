@@ -4,30 +4,6 @@
 ``style`` draws, ``slider`` lets a reader move one parameter, ``gluing`` hands values to prose.
 """
 
-from deqbook.viz.gluing import glue, scientific
-from deqbook.viz.slider import StaticSlider, explore
-from deqbook.viz.style import (
-    FIGSIZE,
-    band,
-    known_looks,
-    label_curve,
-    look,
-    reference_slope,
-    residual_plot,
-    use_style,
-)
+import lazy_loader
 
-__all__ = [
-    "FIGSIZE",
-    "StaticSlider",
-    "band",
-    "explore",
-    "glue",
-    "known_looks",
-    "label_curve",
-    "look",
-    "reference_slope",
-    "residual_plot",
-    "scientific",
-    "use_style",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

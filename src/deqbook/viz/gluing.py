@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 
 from deqbook.viz.environment import is_static, shell
 
+__all__ = ["glue", "scientific"]
+
 # Outputs whose MIME types carry this prefix are stored in the notebook but shown nowhere.
 _HIDDEN = "application/papermill.record/"
 
@@ -24,7 +26,14 @@ def glue(name: str, value: Any, *, display: bool | None = None) -> None:
 
     ``display`` also shows it below the cell; by default that happens wherever there is no prose
     to paste into, that is everywhere except in the book's build. A figure is closed afterwards,
-    so that the notebook does not show it a second time. In a plain script nothing happens.
+    so that the notebook does not show it a second time. In a plain script nothing else happens.
+    Raises ``ValueError`` for a name that a role cannot hold.
+
+    >>> glue("ch1-gap", 0.25)  # in prose: {glue:text}`ch1-gap:.2f`
+    >>> glue("ch1:gap", 0.25)
+    Traceback (most recent call last):
+        ...
+    ValueError: glue name 'ch1:gap' cannot be used in a role; ...
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise ValueError(
@@ -41,7 +50,11 @@ def glue(name: str, value: Any, *, display: bool | None = None) -> None:
 
 
 def scientific(value: float, digits: int = 0) -> str:
-    """Return a number as prose writes it: ``scientific(4.2e-5)`` is ``4·10⁻⁵``."""
+    """Return a number as prose writes it, with so many ``digits`` after the point.
+
+    >>> scientific(4.2e-5), scientific(4.2e-5, 1), scientific(1e-8)
+    ('4·10⁻⁵', '4.2·10⁻⁵', '10⁻⁸')
+    """
     mantissa, exponent = f"{value:.{digits}e}".split("e")
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"10{raised}" if mantissa == "1" else f"{mantissa}·10{raised}"

@@ -22,6 +22,8 @@ from deqbook.viz.environment import has_live_widgets
 if TYPE_CHECKING:
     from ipywidgets import VBox
 
+__all__ = ["BUDGET", "StaticSlider", "explore"]
+
 T = TypeVar("T")
 
 BUDGET = 600_000
@@ -66,7 +68,14 @@ class Frame:
 
 @dataclass(frozen=True)
 class StaticSlider:
-    """A slider that needs neither kernel nor network; a notebook shows it as HTML."""
+    """A slider that needs neither kernel nor network; a notebook shows it as HTML.
+
+    :func:`explore` makes one: a picture, a range input and a few lines of script in ``html``, and
+    ``description``, which a plain prompt shows.
+
+    >>> StaticSlider("<figure>…</figure>", "gamma = 0.5: a spiral inwards")
+    gamma = 0.5: a spiral inwards
+    """
 
     html: str
     description: str
@@ -105,6 +114,17 @@ def explore(
         width: pixels of a frame. On the page it is as wide as the figure is (96 CSS pixels an
             inch), so the default leaves 1.5 pixels per CSS pixel for sharp screens.
         quality: of the WebP frames, 0 to 100.
+
+    Raises:
+        ValueError: no values, no words (``label``, ``alt``), a ``start`` that is no index, frames
+            of different size, or more than ``BUDGET`` bytes.
+
+    >>> def draw(gamma):
+    ...     figure, ax = plt.subplots(figsize=(1, 1))
+    ...     _ = ax.plot([1, gamma, gamma**2])
+    ...     return figure
+    >>> explore(draw, [0.5, 1.5], label="gamma", alt="powers of {value}", width=96)
+    gamma = 0.5: powers of 0.5
 
     """
     if not len(values):

@@ -15,6 +15,17 @@ from numpy.typing import ArrayLike
 
 from deqbook.viz.environment import shell
 
+__all__ = [
+    "FIGSIZE",
+    "band",
+    "known_looks",
+    "label_curve",
+    "look",
+    "reference_slope",
+    "residual_plot",
+    "use_style",
+]
+
 FIGSIZE = (5.6, 3.6)
 """Inches. Shrunk to a 390 px phone column, 13 pt text of this figure is still about 11 px."""
 
@@ -75,7 +86,12 @@ _RC: dict[str, Any] = {
 
 
 def use_style() -> None:
-    """Set the book's matplotlib style, and SVG output when in a notebook. Call it once."""
+    """Set the book's matplotlib style, and SVG output when in a notebook. Call it once.
+
+    >>> use_style()
+    >>> tuple(mpl.rcParams["figure.figsize"]) == FIGSIZE
+    True
+    """
     mpl.rcdefaults()  # a reader's own matplotlibrc must not change the book's figures
     mpl.rcParams.update(_RC)  # type: ignore[arg-type]
     if shell() is not None:
@@ -86,7 +102,11 @@ def use_style() -> None:
 
 
 def known_looks() -> tuple[str, ...]:
-    """All names ``look`` knows: the models, the solvers and the three roles."""
+    """Return all names :func:`look` knows: the models, the solvers and the three roles.
+
+    >>> known_looks()[-3:]
+    ('measured', 'bound', 'control')
+    """
     return (*_MODELS, *_SOLVERS, *_ROLES)
 
 
@@ -95,6 +115,10 @@ def look(name: str, *, bound: bool = False) -> dict[str, Any]:
 
     Models and solvers are solid with a marker of their own (filled for models, hollow for
     solvers). ``bound=True`` gives the theory's line for the same name: its colour, dashed, bare.
+    Raises ``KeyError`` for a name that :func:`known_looks` does not list.
+
+    >>> look("Anderson")["marker"], look("Anderson", bound=True)
+    ('s', {'color': '#EE7733', 'linestyle': '--'})
     """
     if name in _ROLES:
         style = dict(_ROLES[name])
@@ -126,7 +150,15 @@ def label_curve(
     """Write ``text`` beside a curve, in its colour, where a fraction ``at`` of its points is done.
 
     ``offset`` is in points; its signs say on which side of the point the text stands, so the
-    default suits a falling curve and ``(-6, 3)`` a rising one.
+    default suits a falling curve and ``(-6, 3)`` a rising one. Raises ``ValueError`` when ``at``
+    is outside [0, 1] or the curve has no finite point.
+
+    >>> _, ax = plt.subplots()
+    >>> (line,) = ax.plot([0, 1, 2], [4, 2, 1])
+    >>> label_curve(ax, line, "halved", at=0.5)
+    >>> ax.texts[0].get_text(), tuple(map(float, ax.texts[0].xy))
+    ('halved', (1.0, 2.0))
+    >>> plt.close()
     """
     if not 0.0 <= at <= 1.0:
         raise ValueError(f"at={at!r} is not a fraction of the curve; pass a number in [0, 1]")
@@ -158,10 +190,19 @@ def reference_slope(
     factor: float | None = None,
     text: str = "",
 ) -> Line2D:
-    """Draw a dashed guide from the point ``through`` to the abscissa ``until``.
+    r"""Draw a dashed guide from the point ``through`` to the abscissa ``until``.
 
-    ``exponent=p`` is the power law y ~ x^p (both axes logarithmic); ``factor=r`` is the geometric
-    rate y ~ r^x (only y logarithmic). Either way the guide is a straight line.
+    ``exponent=p`` is the power law :math:`y\sim x^p` (both axes logarithmic); ``factor=r`` is the
+    geometric rate :math:`y\sim r^x` (only y logarithmic). Either way the guide is a straight line,
+    labelled with ``text`` if there is any. Raises ``ValueError`` unless exactly one of the two is
+    given and the scales of ``ax`` fit it.
+
+    >>> _, ax = plt.subplots()
+    >>> ax.set_yscale("log")
+    >>> line = reference_slope(ax, through=(0, 1.0), until=3, factor=0.5)
+    >>> line.get_ydata().tolist()
+    [1.0, 0.125]
+    >>> plt.close()
     """
     if (exponent is None) == (factor is None):
         raise ValueError(
@@ -188,7 +229,17 @@ def reference_slope(
 
 
 def band(ax: Axes, x: ArrayLike, Y: ArrayLike, **style: Any) -> Line2D:
-    """Plot the median over seeds (rows of ``Y``) with a band from minimum to maximum."""
+    """Plot the median over seeds (rows of ``Y``) with a band from minimum to maximum.
+
+    ``x`` is (p,), ``Y`` (seeds, p); ``style`` goes to ``ax.plot``. Raises ``ValueError`` when the
+    shapes do not fit.
+
+    >>> _, ax = plt.subplots()
+    >>> line = band(ax, [0, 1], [[1, 4], [2, 5], [9, 6]], **look("OptEq"))
+    >>> line.get_ydata().tolist()
+    [2.0, 5.0]
+    >>> plt.close()
+    """
     x, Y = np.asarray(x, dtype=float), np.asarray(Y, dtype=float)
     if Y.ndim != 2 or x.ndim != 1 or Y.shape[1] != x.size:
         raise ValueError(
@@ -212,8 +263,13 @@ def residual_plot(
 ) -> Axes:
     """Plot residuals against the iteration, one curve per model or solver, labels on the curves.
 
-    The keys of ``traces`` are names that ``look`` knows. An exact zero cannot be shown on a
-    logarithmic axis and ends its curve.
+    The keys of ``traces`` are names that :func:`look` knows (``KeyError`` otherwise). An exact
+    zero cannot be shown on a logarithmic axis and ends its curve. Without ``ax`` a figure is made.
+
+    >>> ax = residual_plot({"Picard": [1, 0.5, 0.25], "Newton": [1, 1e-3, 0]})
+    >>> ax.get_yscale(), [text.get_text() for text in ax.texts]
+    ('log', ['Picard', 'Newton'])
+    >>> plt.close()
     """
     if ax is None:
         _, ax = plt.subplots()

@@ -1,0 +1,15 @@
+from . import monotone as monotone
+from . import relu_implicit as relu_implicit
+from . import vanilla as vanilla
+from .conditions import Condition as Condition
+from .conditions import Conditions as Conditions
+from .generalization import ENUMERATE as ENUMERATE
+from .generalization import Complexity as Complexity
+from .generalization import Deviation as Deviation
+from .generalization import after_sample as after_sample
+from .generalization import complexity_term as complexity_term
+from .generalization import confidence as confidence
+from .generalization import explicit_bound as explicit_bound
+from .generalization import rademacher as rademacher
+from .generalization import sign_norms as sign_norms
+from .generalization import trace_bound as trace_bound

@@ -1,0 +1,9 @@
+from .descent import gradient_descent as gradient_descent
+from .flow import flow_error as flow_error
+from .flow import gradient_flow as gradient_flow
+from .linear import linearised_descent as linearised_descent
+from .linear import linearised_flow as linearised_flow
+from .loss_gradient import LeftRegion as LeftRegion
+from .sweep import sweep as sweep
+from .trajectory import Record as Record
+from .trajectory import Trajectory as Trajectory

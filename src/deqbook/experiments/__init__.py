@@ -1,0 +1,1 @@
+"""Long runs that ship with a receipt: what ``deqbook reproduce`` runs."""

@@ -1,0 +1,1 @@
+"""Claims and experiments of chapters/02_implicit_gradients.md."""

@@ -1,0 +1,1 @@
+"""Claims and experiments of chapters/03a_linear_rates.md."""

@@ -1,0 +1,552 @@
+"""Three networks: convergence under gradient flow and descent, every hypothesis evaluated.
+
+What holds with ordinary labels, where the theorems are silent, is measured separately, under a name
+that says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deqbook.bounds import relu_implicit, vanilla
+from deqbook.bounds.conditions import Conditions
+from deqbook.claims import (
+    Measurement,
+    at_least,
+    at_most,
+    chapter,
+    checks,
+    equal,
+    given,
+    seen,
+    within,
+)
+from deqbook.dynamics import Trajectory
+from deqbook.kernels import empirical_ntk, jacobian_ntk
+from deqbook.linalg import operator_norm
+from deqbook.models import ReLUImplicit, VanillaDEQ
+from deqbook.pages.p03b_three_networks import lab
+from deqbook.runtime import generator, normal, signs, sphere
+
+claim = chapter("03b_three_networks")
+TWO_ROUTES = 1e-8  # between two exact routes to one number
+RATE = "max over t of ‖e(t)‖² ÷ e^{-λ₀t}‖e(0)‖²"
+STEPS = "max over k of ‖e(k)‖² ÷ (1-ηλ₀/2)^k‖e(0)‖²"
+
+
+def _beyond(name: str, value: float, relation: str, bound: float) -> Measurement:
+    """Measure a conclusion where the theorem is silent."""
+    return seen(f"ordinary labels, not implied: {name}", value, relation, bound)
+
+
+def _asked(conditions: Conditions) -> Iterator[Measurement]:
+    for c in conditions.conditions:
+        yield given(f"{c.formula}, need ÷ have", c.ratio, "≤", 1.0)
+
+
+def _over_rate(run: Trajectory, rate: float) -> float:
+    """Return the largest ‖e(t)‖² ÷ e^{-rate·t}‖e(0)‖² after the start."""
+    squares = run.error_norm**2 / run.error_norm[0] ** 2
+    return float(np.max(squares[1:] / np.exp(-rate * run.times[1:])))
+
+
+def _over_steps(run: Trajectory, rate: float) -> float:
+    """Return the largest ‖e(k)‖² ÷ (1-η·rate)^k‖e(0)‖² after the start."""
+    squares = run.error_norm**2 / run.error_norm[0] ** 2
+    bounds = (1 - run.step * rate) ** run.gradients.astype(float)
+    return float(np.max(squares[1:] / bounds[1:]))
+
+
+def _largest(values: np.ndarray | None) -> float:
+    """Return the largest of what a run recorded; NaN if it recorded nothing."""
+    return math.nan if values is None else float(np.max(values))
+
+
+def _smallest(values: np.ndarray | None) -> float:
+    return math.nan if values is None else float(np.min(values))
+
+
+# --- gao2022: the features' Gram matrix is stable ----------------------------------------------
+
+
+def _moved(
+    name: str, model: ReLUImplicit, X: Tensor, move: Tensor, lambda0: float
+) -> Iterator[Measurement]:
+    G0 = relu_implicit.feature_gram(model, X)
+    phi = torch.relu(X @ (model.U.detach() + move).mT) / math.sqrt(model.m)
+    G = phi @ phi.mT
+    yield at_most(f"{name}: ‖G-G(0)‖ ÷ (λ₀/4)", operator_norm(G - G0) / (lambda0 / 4), 1.0)
+    yield at_least(f"{name}: λ_min(G) ÷ (λ₀/2)", lab.least(G) / (lambda0 / 2), 1.0)
+
+
+def _masked_move(trial, *, norm="operator"):
+    in_the_limit = 0.5 - 0.5 / math.pi  # λ_min(G^∞) for orthonormal inputs
+    size = 1.001 * math.sqrt(3 * in_the_limit)  # so that λ_min(G(0)) = s²/4 ≥ ¾λ_min(G^∞)
+    model, X, move = lab.masked_network(trial.seed, size)
+    move *= lab.lemma34_radius(model, X, lambda0=in_the_limit, norm=norm) / operator_norm(move)
+    G0 = relu_implicit.feature_gram(model, X)
+    yield given("masked move: λ_min(G(0)) ÷ ¾λ₀", lab.least(G0) / (0.75 * in_the_limit), "≥", 1.0)
+    longer = operator_norm(model.U.detach() + move) / (2 * size * model.m**0.5)
+    yield given("masked move: ‖U‖ ÷ 2‖U(0)‖", longer, "≤", 1)
+    yield from _moved("masked move", model, X, move, in_the_limit)
+
+
+@claim(
+    "gao2022.lemma3.4",
+    "While U moves by at most √m λ₀/(12ω‖X‖_F²), λ_min(ΦΦᵀ) stays above λ₀/2",
+    "lem-feature-gram",
+)
+def feature_gram_is_stable(trial):
+    yield from _masked_move(trial)
+    model, X = ReLUImplicit.init(200, 5, gamma=0.1, seed=trial.seed), sphere(8, 5, trial.seed + 100)
+    at_the_start = 4 / 3 * lab.least(relu_implicit.feature_gram(model, X))
+    U, g = model.U.detach(), trial.g
+    rows, columns = signs(200, 1, g=g), signs(1, 5, g=g)
+    moves = {"random": normal(200, 5, g=g), "rank one": rows * columns, "aligned": U.sign() * rows}
+    for norm in ("operator", "frobenius"):
+        radius = lab.lemma34_radius(model, X, norm=norm)
+        for name, move in moves.items():
+            length = operator_norm(move) if norm == "operator" else float(move.norm())
+            scaled = move * (radius / length)
+            yield from _moved(f"{name}, {norm} norm", model, X, scaled, at_the_start)
+
+
+# ReLU is not 1-Lipschitz for the operator norm
+feature_gram_is_stable.breaks(
+    "the printed radius, with ‖X‖ and the constant 16: erratum E3",
+    "masked move",
+    part=_masked_move,
+    norm="printed",
+)
+
+
+# --- gao2022: gradient flow --------------------------------------------------------------------
+
+
+def _kept(
+    s: relu_implicit.Start, run: Trajectory, *, printed: bool = False
+) -> Iterator[Measurement]:
+    """Compare spectrum and norms with their bounds; printed ones for a and c do not see m."""
+    root, unit = math.sqrt(s.m), s.omega * math.sqrt(s.n) * s.error / s.lambda0
+    readouts = {"a": 16 * unit, "c": 8 * unit} if printed else {"a": 2 * root, "c": 2 * root}
+    floor = run.block_min["c"].min() / (s.lambda0 / 2)
+    yield at_least("min over t of λ_min(G(t)) ÷ (λ₀/2)", floor, 1.0)
+    for name, bound in (readouts | dict.fromkeys("UW", 2 * s.omega * root)).items():
+        yield at_most(f"max ‖{name}(t)‖ ÷ bound", run.norms[name].max() / bound, 1.0)
+
+
+def _ways(run: Trajectory, bounds: Mapping[str, float]) -> Iterator[Measurement]:
+    for name, way in run.displacement.items():
+        yield at_most(f"‖{name}(t)-{name}(0)‖ ÷ bound", way.max() / bounds[name], 1.0)
+
+
+def _flow_kept(trial, *, printed=False, twins=False):
+    _, s, run = lab.near_flow(trial.seed, twins=twins)
+    yield from _kept(s, run, printed=printed)
+
+
+def _flow_ways(trial, *, gamma=0.1, until=6.0, train="WUac"):
+    _, s, run = lab.near_flow(trial.seed, gamma=gamma, until=until, train=train)
+    yield from _ways(run, s.flow_displacements)
+
+
+@claim(
+    "gao2022.lemma3.5",
+    "Under gradient flow the Gram matrix keeps half its eigenvalue and no weight goes far",
+    "thm-relu-flow",
+)
+def flow_invariants(trial):
+    yield from _asked(lab.near_flow(trial.seed)[0])
+    yield from _flow_kept(trial)
+    yield from _flow_ways(trial)
+    wide, short, run = lab.ordinary_flow(trial.seed)
+    yield _beyond("m needed ÷ m", short, "≥", 1e6)
+    floor = run.block_min["c"].min() / (wide.rate / 2)
+    yield _beyond("min over t of λ_min(G(t)) ÷ (λ₀/2)", floor, "≥", 1.0)
+    for name, way in run.displacement.items():
+        share = way.max() / wide.constants[f"way of {name}"]
+        yield _beyond(f"‖{name}(t)-{name}(0)‖ ÷ bound", share, "≤", 1.0)
+
+
+flow_invariants.breaks(
+    "the printed bounds on ‖a(t)‖ and ‖c(t)‖, which do not see m: erratum E4",
+    "max ‖a",
+    "max ‖c",
+    part=_flow_kept,
+    printed=True,
+)
+flow_invariants.breaks(
+    "two equal inputs: λ_min(G(0)) ≥ ¾λ₀ fails, λ₀ kept", "min", part=_flow_kept, twins=True
+)
+flow_invariants.breaks(
+    "only W is trained, at γ = 0.01: the read-outs do not drive the decay",
+    part=_flow_ways,
+    gamma=0.01,
+    until=5e4,
+    train="W",
+)
+
+
+def _flow_decay(trial, *, twins=False, train="WUac"):
+    _, s, run = lab.near_flow(trial.seed, twins=twins, train=train)
+    yield at_most(RATE, _over_rate(run, s.lambda0), 1.0)
+
+
+@claim(
+    "gao2022.theorem3.1",
+    "Gradient flow on all weights of a ReLU implicit network: ‖e(t)‖² ≤ e^{-λ₀t}‖e(0)‖²",
+    "thm-relu-flow",
+)
+def flow_rate(trial):
+    yield from _asked(lab.near_flow(trial.seed)[0])
+    yield from _flow_decay(trial)
+    wide, short, run = lab.ordinary_flow(trial.seed)
+    yield _beyond("m needed ÷ m", short, "≥", 1e6)
+    yield _beyond(RATE, _over_rate(run, wide.rate), "≤", 1.0)
+
+
+flow_rate.breaks("two equal inputs with different labels, λ₀ kept", part=_flow_decay, twins=True)
+flow_rate.breaks(
+    "only W is trained: λ_min(ΦΦᵀ) no longer bounds the tangent kernel", part=_flow_decay, train="W"
+)
+
+
+# --- gao2022: gradient descent -----------------------------------------------------------------
+
+
+def _descent_ways(trial, *, times_edge=0.0):
+    _, s, run = lab.near_descent(trial.seed, times_edge, False)
+    yield from _ways(run, s.descent_displacements)
+
+
+def _inner_term(trial, *, sign=1.0):
+    model, X, y = lab.ordinary(trial.seed, m=100)
+    step, moved = 1e-4, copy.deepcopy(model)
+    found = lab.solved_gradient(model, X, y)
+    H, e = lab.blocks(model, X, found), found.error
+    lab.move_along(moved, found, step)
+    with torch.no_grad():
+        # the new read-outs on the old states: what remains of Δŷ is the work of W and U
+        kept = found.z @ moved.a + model.inject(X) @ moved.c
+        rest = (lab.outputs(moved, X) - kept) @ e / (step * e.pow(2).sum())
+        target = e @ (H["W"] + H["U"]) @ e / e.pow(2).sum()
+    off = abs(float(rest) + sign * float(target)) / float(target)
+    yield within("⟨e, change due to W and U⟩ ÷ η‖e‖² vs -eᵀ(H_W+H_U)e ÷ ‖e‖²", off, 0.02)
+
+
+@claim(
+    "gao2022.lemma3.6",
+    "Under gradient descent with a small step no weight goes far and no unit changes side",
+    "thm-relu-descent",
+)
+def descent_invariants(trial):
+    conditions, s, run = lab.near_descent(trial.seed, 0.0, False)
+    yield from _asked(conditions)
+    yield from _kept(s, run)
+    yield from _descent_ways(trial)
+    yield equal("units that changed side", _largest(run.flips), 0, 0)
+    yield at_most("max λ_max(H) ÷ (20ω²+52)n", _largest(run.gram_max) / s.smoothness, 1.0)
+    model, X, y, _ = lab.near_network(trial.seed)
+    step = conditions.step
+    rest, error, _ = lab.remainders(model, X, y, step, 10)
+    second_order = float((rest / (s.remainder * (step * error) ** 2)).max())
+    yield at_most("‖Δŷ+ηHe‖ ÷ kη²‖e‖²", second_order, 1.0)
+    allowed = float((rest / (step * s.lambda0 / 8 * error)).max())
+    yield at_most("‖Δŷ+ηHe‖ ÷ (ηλ₀/8)‖e‖", allowed, 1.0)
+    yield from _inner_term(trial)
+
+
+descent_invariants.breaks(
+    "the step is 3 ÷ λ_max(H(0)), beyond the edge 2 ÷ λ_max", part=_descent_ways, times_edge=3.0
+)
+descent_invariants.breaks(
+    "the printed (43): the contribution of W and U counted as a loss, E6",
+    part=_inner_term,
+    shown={"vs -eᵀ": "vs +eᵀ"},
+    sign=-1.0,
+)
+
+
+def _descent_decay(trial, *, times_edge=0.0, twins=False):
+    _, s, run = lab.near_descent(trial.seed, times_edge, twins)
+    yield at_most(STEPS, _over_steps(run, s.lambda0 / 2), 1.0)
+
+
+def _certificate(trial, *, times_edge=1.0):
+    """Certify every step from labels ±1, flips included: kernel and remainder leave room."""
+    model, X, y = lab.ordinary(trial.seed)
+    step = times_edge / lab.edge(model, X)
+    rest, error, factor = lab.remainders(model, X, y, step, 20)
+    allowed = 1 - 3 / 8 * step * relu_implicit.start(model, X, y).lambda0
+    worst = float((factor + rest / error).max()) / allowed
+    name = "labels ±1, each step: (‖I-ηH‖ + ‖Δŷ+ηHe‖/‖e‖) ÷ (1-⅜ηλ₀)"
+    yield Measurement(name, worst, "≤", 1.0, theorem=False)
+
+
+@claim(
+    "gao2022.theorem3.2",
+    "Gradient descent on a ReLU implicit network: ‖e(k)‖² ≤ (1-ηλ₀/2)^k‖e(0)‖²",
+    "thm-relu-descent",
+)
+def descent_rate(trial):
+    yield from _asked(lab.near_descent(trial.seed, 0.0, False)[0])
+    yield from _descent_decay(trial)
+    model, X, y = lab.ordinary(trial.seed)
+    wide = relu_implicit.descent_conditions(model, X, y)
+    run = lab.descend(model, X, y, 1.0 / lab.edge(model, X), 60, tol=1e-8)
+    yield _beyond("need ÷ have, worst hypothesis", wide.worst.ratio, "≥", 1e3)
+    yield _beyond("η ÷ the step admitted", run.step / wide.step, "≥", 10)
+    yield _beyond(STEPS, _over_steps(run, wide.rate), "≤", 1.0)
+    yield from _certificate(trial)
+
+
+def _beyond_the_edge(trial):
+    yield from _descent_decay(trial, times_edge=3.0)
+    yield from _certificate(trial, times_edge=3.0)
+
+
+descent_rate.breaks("the step is 3 ÷ λ_max(H(0)), beyond the edge 2 ÷ λ_max", part=_beyond_the_edge)
+descent_rate.breaks(
+    "two equal inputs with different labels, λ₀ kept", part=_descent_decay, twins=True
+)
+
+
+# --- gao2023: only the implicit layer ----------------------------------------------------------
+
+
+def _implicit_kernel(trial, *, deep=True):
+    model = ReLUImplicit.init_implicit_only(16, 6, gamma=0.4, seed=trial.seed)
+    X, y = sphere(4, 6, trial.seed + 100), signs(4, g=generator(trial.seed + 200))
+    H = lab.implicit_gram(model, X, deep=deep)
+    exact = jacobian_ntk(model, X, tol=1e-13)
+    yield within("H vs Jacobian of autograd", float((H - exact).norm() / exact.norm()), TWO_ROUTES)
+    found, h = lab.solved_gradient(model, X, y), 1e-6
+    moved = copy.deepcopy(model)
+    lab.move_along(moved, found, h)
+    slope, flow = (lab.outputs(moved, X) - found.error - y) / h, -H @ found.error
+    yield within("dŷ/dt along -∇L vs -He", float((slope - flow).norm() / flow.norm()), 1e-4)
+
+
+@claim(
+    "gao2023.dynamics",
+    "Only W trained: dŷ/dt = -He with H = γ̃²(VVᵀ)∘(ZZᵀ), and λ_min(H) bounds the rate",
+    "prop-implicit-dynamics",
+)
+def implicit_dynamics(trial):
+    yield from _implicit_kernel(trial)
+    _, model, X, run = lab.near_implicit(trial.seed, False)
+    yield at_least("λ_min(H(0))", lab.least(lab.implicit_gram(model, X)), 0.0)
+    slowest = _smallest(run.gram_min)
+    yield at_most("L(t) ÷ e^{-2λt}L(0), λ = min λ_min(H)", _over_rate(run, 2 * slowest), 1.0)
+
+
+implicit_dynamics.breaks(
+    "the adjoint state of one layer, Da, instead of D(I-γ̃WᵀD)⁻¹a", part=_implicit_kernel, deep=False
+)
+
+
+def _implicit_conclusions(trial, *, twins=False):
+    conditions, _, _, run = lab.near_implicit(trial.seed, twins)
+    known = conditions.constants
+    floor = _smallest(run.gram_min) / (conditions.rate / 2)
+    yield at_least("min over t of λ_min(H(t)) ÷ (λ₀/2)", floor, 1.0)
+    yield at_most("‖W(t)-W(0)‖_F ÷ r", run.displacement["W"].max() / known["way of W"], 1.0)
+    yield at_most("max γ̃‖W(t)‖ ÷ ρ", run.norms["cell"].max() / known["rho"], 1.0)
+    yield at_most(RATE, _over_rate(run, conditions.rate), 1.0)
+    yield equal("units that changed side", _largest(run.flips), 0, 0)
+
+
+@claim(
+    "gao2023.theorem3.1",
+    "Gradient flow on the implicit layer alone: ‖e(t)‖² ≤ e^{-λ₀t}‖e(0)‖², no unit flipping",
+    "thm-implicit-only",
+)
+def implicit_only_rate(trial):
+    conditions, model, X, _ = lab.near_implicit(trial.seed, False)
+    yield from _asked(conditions)
+    yield from _implicit_conclusions(trial)
+    draws = model.solve(X, tol=lab.STATES).z @ signs(model.m, 2000, g=trial.g)
+    mean, rho0 = float(draws.pow(2).sum(0).mean()), conditions.constants["rho0"]
+    bound = float(model.inject(X).detach().pow(2).sum()) / (1 - rho0) ** 2
+    yield at_most("mean ‖ŷ(0)‖² over 2000 read-outs ÷ ‖Φ‖_F²/(1-ρ₀)²", mean / bound, 1.0)
+    model = ReLUImplicit.init_implicit_only(50, 10, gamma=0.4, seed=trial.seed)
+    X, y = sphere(4, 10, trial.seed + 100), signs(4, g=generator(trial.seed + 200))
+    wide = relu_implicit.implicit_only_conditions(model, X, y)
+    run = lab.euler_flow(model, X, y, 3 / wide.rate)
+    yield _beyond("need ÷ have, worst hypothesis", wide.worst.ratio, "≥", 10)
+    yield _beyond("units that changed side", _largest(run.flips), "≥", 1)
+    yield _beyond(RATE, _over_rate(run, wide.rate), "≤", 1.0)
+
+
+implicit_only_rate.breaks(
+    "two equal inputs with different labels, λ₀ kept",
+    "min over t",
+    RATE,
+    part=_implicit_conclusions,
+    twins=True,
+)
+
+
+# --- ling2023: the vanilla DEQ -----------------------------------------------------------------
+
+
+def _pl_kernel(trial, *, trained="WUa"):
+    model, X = lab.vanilla_network(trial.seed)
+    H, y = empirical_ntk(model, X, tol=1e-13), normal(5, g=generator(trial.seed + 200))
+    e = lab.outputs(model, X) - y
+    square = lab.gradient_size(model, X, y, trained)
+    yield within("‖∇L‖² vs eᵀHe", abs(square / float(e @ H @ e) - 1), TWO_ROUTES)
+    tight = lab.gradient_size(model, X, lab.labels_along(H, model, X), trained) / lab.least(H)
+    yield equal("e the least eigenvector: ‖∇L‖² ÷ 2λ_min(H)L", tight, 1.0, TWO_ROUTES)
+
+
+@claim(
+    "ling2023.equation4",
+    "Vanilla DEQ: ‖∇L‖² = eᵀHe ≥ 2λ_min(H)L, with equality for an eigenvector",
+    "prop-pl",
+)
+def pl_through_kernel(trial):
+    yield from _pl_kernel(trial)
+    model, X = lab.vanilla_network(trial.seed)
+    floor = lab.least(empirical_ntk(model, X))
+    for k in range(3):
+        y = normal(5, g=generator(trial.seed + 300 + k))
+        half = 0.5 * float((lab.outputs(model, X) - y).pow(2).sum())
+        ratio = lab.gradient_size(model, X, y, "WUa") / (2 * floor * half)
+        yield at_least(f"labels {k}: ‖∇L‖² ÷ 2λ_min(H)L", ratio, 1.0)
+
+
+pl_through_kernel.breaks(
+    "the read-out is not trained, but counted in H", part=_pl_kernel, trained="WU"
+)
+
+
+def _pl_gram(trial, *, trained="WUa"):
+    """Check (5) at three times of a training run, in the worst direction of the Gram matrix."""
+    base, X = lab.vanilla_network(trial.seed)
+    # with a small read-out the blocks of W and U are small
+    model = VanillaDEQ(base.W.detach(), base.U.detach(), 0.1 * base.a.detach())
+    y = signs(5, g=generator(trial.seed + 200))
+    step = 1 / lab.edge(model, X)
+    for k in (0, 2, 4):
+        if k:
+            lab.descend(model, X, y, step, 2).restore(model)
+        z = model.solve(X, tol=1e-13).z
+        G = z @ z.mT
+        square = lab.gradient_size(model, X, lab.labels_along(G, model, X), trained)
+        yield at_least(f"step {k}: ‖∇L‖² ÷ 2λ_min(G)L", square / lab.least(G), 1.0)
+
+
+@claim("ling2023.equation5", "Vanilla DEQ: ‖∇L‖² ≥ 2λ_min(ZZᵀ)L, for H ⪰ ZZᵀ", "prop-pl")
+def pl_through_gram(trial):
+    yield from _pl_gram(trial)
+    model, X = lab.vanilla_network(trial.seed)
+    z = model.solve(X).z
+    yield at_least(
+        "λ_min(H) ÷ λ_min(G)", lab.least(empirical_ntk(model, X)) / lab.least(z @ z.mT), 1.0
+    )
+
+
+pl_through_gram.breaks("the read-out is not trained", part=_pl_gram, trained="WU")
+
+
+def _condition_one(trial, *, readout=0.0):
+    model, X, y = lab.small_readout(trial.seed, readout)
+    conditions = vanilla.condition_one(model, X, y, lab.DELTA)
+    for name in ("(7)", "(8)", "(9')"):
+        yield at_most(f"{name}: need ÷ have", conditions[name].ratio, 1.0)
+    printed = vanilla.condition_one(model, X, y, lab.DELTA, printed=True)["(9)"]
+    yield at_most("(9): need ÷ have", printed.ratio, 1.0)
+    implied = lab.condition_nine_obstruction(model, X, lab.DELTA).ratio
+    yield at_most("4n(‖a(0)‖+δ)² ÷ (1-ρ̄_w)², implied by (9)", implied, 1.0)
+
+
+@claim(
+    "ling2023.condition1",
+    "Condition 1 can be met by a small read-out, and (9) forces 4n(‖a(0)‖+δ)² ≤ (1-ρ̄_w)²",
+    "prop-condition-nine",
+)
+def initial_condition(trial):
+    yield from _condition_one(trial)
+    X = sphere(3, 6, trial.seed + 100, radius=math.sqrt(6))
+    y = signs(3, g=generator(trial.seed + 200))
+    for m in (25, 50, 100):
+        model = VanillaDEQ.init(m, 6, variance=0.02, seed=trial.seed)
+        printed = vanilla.condition_one(model, X, y, lab.DELTA, printed=True)["(9)"]
+        implied = lab.condition_nine_obstruction(model, X, lab.DELTA).ratio
+        yield at_least(f"m = {m}: ratio of (9) ÷ ratio implied", printed.ratio / implied, 1.0)
+
+
+# no width helps: ‖a(0)‖ ≈ 1
+initial_condition.breaks(
+    "the read-out of Assumption 1, a(0) ~ N(0, I/m): erratum L1", part=_condition_one, readout=1.0
+)
+
+
+def _vanilla_conclusions(trial, *, times_edge=0.0, twins=False):
+    _, s, run = lab.near_vanilla(trial.seed, times_edge, twins)
+    yield at_most("max ‖W(k)‖", run.norms["W"].max(), 1.0)
+    floor = float(run.block_min["a"].min()) / (s.lambda0 / 2)
+    yield at_least("min over k of λ_min(G(k)) ÷ (λ₀/2)", floor, 1.0)
+    yield at_most(STEPS, _over_steps(run, s.lambda0 / 2), 1.0)
+    for name, bound in s.gradients.items():
+        way = 4 / s.lambda0 * bound * s.x * s.error
+        share = run.displacement[name].max() / way
+        yield at_most(f"‖{name}(k)-{name}(0)‖_F ÷ (4/λ₀)c‖X‖_F‖e(0)‖", share, 1.0)
+
+
+def _proof_gain(trial, *, printed=False):
+    """Compare the factor that one step of the proof gives with the rate claimed.
+
+    With the ``printed`` (9) the balls are widened until it holds with room 0.9 and (9') fails.
+    """
+    model, X, y = lab.small_readout(trial.seed)
+    s = vanilla.start(model, X, y, lab.widest_ball(model, X, y) if printed else lab.DELTA)
+    gain = (1 - s.factor(s.step)) / (s.step * s.lambda0 / 2)
+    yield at_least("what a step of the proof gains ÷ (ηλ₀/2), at the largest step", gain, 1.0)
+
+
+@claim(
+    "ling2023.theorem1",
+    "Gradient descent on the vanilla DEQ under Condition 1: L(k) ≤ (1-ηλ₀/2)^k L(0)",
+    "thm-vanilla-descent",
+)
+def vanilla_rate(trial):
+    yield from _asked(lab.near_vanilla(trial.seed, 0.0, False)[0])
+    yield from _vanilla_conclusions(trial)
+    yield from _proof_gain(trial)
+    model = VanillaDEQ.init(50, 10, seed=trial.seed)
+    X = sphere(6, 10, trial.seed + 100, radius=math.sqrt(10))
+    y = normal(6, g=generator(trial.seed + 200))
+    wide = vanilla.condition_one(model, X, y, lab.DELTA)
+    run = lab.descend(model, X, y, 1 / lab.edge(model, X), 60, tol=1e-8)
+    yield _beyond("need ÷ have, worst hypothesis", wide.worst.ratio, "≥", 1e3)
+    yield _beyond("η ÷ the step admitted", run.step / wide.step, "≥", 100)
+    yield _beyond("max ‖W(k)‖", run.norms["W"].max(), "≤", 1.0)
+    floor = float(run.block_min["a"].min()) / wide.rate
+    yield _beyond("min over k of λ_min(G(k)) ÷ (λ₀/2)", floor, "≥", 1.0)
+    yield _beyond(STEPS, _over_steps(run, wide.rate), "≤", 1.0)
+
+
+vanilla_rate.breaks(
+    "the step is 3 ÷ λ_max(H(0)), beyond the edge 2 ÷ λ_max",
+    STEPS,
+    part=_vanilla_conclusions,
+    times_edge=3.0,
+)
+vanilla_rate.breaks(
+    "two equal inputs with different labels, λ₀ kept",
+    STEPS,
+    "min over k",
+    part=_vanilla_conclusions,
+    twins=True,
+)
+vanilla_rate.breaks("the printed (9), with 4 for 8: erratum L13", part=_proof_gain, printed=True)
+
+check = checks(claim)

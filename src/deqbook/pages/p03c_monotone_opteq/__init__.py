@@ -1,0 +1,1 @@
+"""Claims and experiments of chapters/03c_monotone_opteq.md."""

@@ -1,0 +1,464 @@
+"""Training an unrolled OptEq: the eight claims of xie2022 about K steps and descent.
+
+The bounds are computed from the sizes of the parameters alone and compared with derivatives by
+automatic differentiation. Two statements are false as printed; here their true versions run, and
+the printed ones are the controls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from deqbook.activations import relu
+from deqbook.claims import Measurement, at_least, at_most, chapter, equal, given, within
+from deqbook.linalg import eye, operator_norm, relative
+from deqbook.pages.p01_wellposedness.lab import segment_instance
+from deqbook.pages.p03c_monotone_opteq.lab import opteq as lab
+from deqbook.pages.p03c_monotone_opteq.lab.opteq_bounds import (
+    Compact,
+    frozen_bound,
+    pl_ball_conditions,
+    printed_layer_bound,
+)
+from deqbook.regularize.selection import Schedule
+from deqbook.runtime import generator, normal
+
+claim = chapter("03c_monotone_opteq")
+
+SAME = 1e-10  # two exact routes
+
+
+def _largest_norm(theta: lab.Theta) -> Measurement:
+    norms = [operator_norm(theta[f"W{i}"]) for i in range(1, lab.depth(theta) + 1)]
+    return given("largest ‖W_l‖", max(norms), "≤", 1.0)
+
+
+# --- the iterates stay bounded -----------------------------------------------------------------
+
+
+def _contracting(trial, *, norm=0.9):
+    case = lab.from_zero(lab.instance(trial.seed, norm=norm, steps=100, sigma=lab.LIFTED, pull=2.0))
+    run = lab.states(case.theta, case.X, case.net)
+    yield _largest_norm(case.theta)
+    yield at_most(
+        "largest ‖Z(k)‖ in 100 steps", lab.worst(r[0].norm() for r in run), case.size.state
+    )
+    between = lab.worst(z.norm() for r in run for z in r[1:])
+    yield at_most("largest state between two layers", between, case.size.layer)
+
+
+NOT_CONTRACTING = "T does not contract: largest ‖z(k)‖ in 2000 steps"
+
+
+def _no_equilibrium(trial):
+    # the fixed points of the single steps run away, and the iterates follow
+    plan, zero = Schedule(), torch.zeros(1, dtype=torch.float64)
+    first = (1 - plan.beta(1)) / (plan.beta(1) * plan.gamma * plan.decay(1))
+    bound = frozen_bound(plan, fixed=first, start=0.0, origin=1.0, pull=0.0)
+    largest = lab.largest_iterate(lambda z: torch.relu(z + 1), zero, zero, 0.0)
+    yield at_most(NOT_CONTRACTING, largest, bound)
+
+
+@claim(
+    "xie2022.lemma12",
+    "The iterates of the unrolled network stay in a ball, whatever the number of steps",
+    "lem-opteq-states",
+)
+def states_bounded(trial):
+    yield from _contracting(trial)
+    model, low, high = segment_instance()
+    W, b = model.W.detach(), model.bs[0].detach()
+
+    def T(z: Tensor) -> Tensor:
+        return torch.relu(z @ W.mT + b) @ W
+
+    centre, start = 2 * normal(4, g=trial.g), 2 * normal(4, g=trial.g)
+    # ⟨(1+λ)z - a, z - p⟩ ≤ 0 for every frozen fixed point z and every equilibrium p: z is in the
+    # ball with diameter from p to a/(1+λ), so ‖z‖² ≤ ‖p‖² + ‖a‖²
+    fixed = math.hypot(max(float(low.norm()), float(high.norm())), float(centre.norm()))
+    origin, pull = float(T(torch.zeros_like(b)).norm()), float(centre.norm())
+    bound = frozen_bound(
+        Schedule(), fixed=fixed, start=float(start.norm()), origin=origin, pull=pull
+    )
+    yield at_most(NOT_CONTRACTING, lab.largest_iterate(T, start, centre, 1.0), bound)
+
+
+states_bounded.breaks("a weight of norm 2, the bound for norm 0.9", part=_contracting, norm=2.0)
+states_bounded.breaks(
+    "no equilibrium: T(z) = σ(z+1); B₁ is that of the first step", part=_no_equilibrium
+)
+
+
+# --- one layer, one step -----------------------------------------------------------------------
+
+
+def _products(case: lab.Instance) -> Iterator[Measurement]:
+    steps = lab.step_matrices(case)
+    tails = lab.worst(operator_norm(A) for _, found in steps for A in found)
+    yield at_most("‖J_L⋯J_l‖, worst step and layer", tails, 1.0)
+    product = eye(len(steps[0][0]))
+    for step, _ in steps:
+        product = step @ product
+    yield at_most("‖product of all steps‖", operator_norm(product), 1.0)
+
+
+def _layer_bounds(case: lab.Instance) -> Iterator[Measurement]:
+    found, size = lab.layer_ratios(case), case.size
+    yield at_most("‖∂f_l/∂W_l‖ ÷ α", found["W"], max(size.in_W(h) for h in size.widths))
+    yield at_most("‖∂f_l/∂U_l‖ ÷ α", found["U"], operator_norm(case.X))
+    yield at_most("‖∂f_l/∂b_l‖ ÷ α", found["b"], math.sqrt(size.n))
+
+
+def _layers(trial, *, norm=0.9):
+    case = lab.instance(trial.seed, norm=norm)
+    yield _largest_norm(case.theta)
+    yield from _products(case)
+    yield from _layer_bounds(case)
+
+
+def _many_samples(trial, *, printed=False):
+    # small weights, σ(0) > 0 and far more samples than units
+    case = lab.instance(
+        trial.seed, norm=0.01, assumed=0.01, n=400, d=2, m=2, widths=(2,), steps=1,
+        sigma=lab.LIFTED, inputs=0.01, pull=0.0,
+    )  # fmt: skip
+    case = lab.from_zero(case)
+    bound = printed_layer_bound(case.size, 2, 2) if printed else case.size.in_W(2)
+    yield at_most("σ(0) ≠ 0, 400 samples: ‖∂f/∂W‖ ÷ α", lab.layer_ratios(case)["W"], bound)
+
+
+@claim(
+    "xie2022.lemma14",
+    "Derivatives of one layer, and products of steps, have explicit bounds",
+    "lem-opteq-layer",
+)
+def layer_derivatives(trial):
+    yield from _layers(trial)
+    yield from _many_samples(trial)
+
+
+layer_derivatives.breaks("a weight of norm 3, the bounds for norm 0.9", part=_layers, norm=3.0)
+layer_derivatives.breaks(
+    "the root of m·n_l in place of n·n_l, as printed", part=_many_samples, printed=True
+)
+
+
+# --- all steps ---------------------------------------------------------------------------------
+
+
+def _labels(trial):
+    return normal(3, 2, g=generator(trial.seed + 100))
+
+
+def _parameter_bound(case: lab.Instance, name: str) -> float:
+    """Return α·(C_z, ‖X‖, √n): what one pass through layer l can add."""
+    size = case.size
+    width = size.widths[int(name[1]) - 1]
+    one = {"W": size.in_W(width), "U": operator_norm(case.X), "b": math.sqrt(size.n)}
+    return size.alpha * one[name[0]]
+
+
+@claim(
+    "xie2022.lemma15",
+    "Derivatives of the state and of the loss grow at most linearly with the steps",
+    "lem-opteq-iterates",
+)
+def iterate_derivatives(trial, *, norm=0.9, steps=8):
+    case, y = lab.instance(trial.seed, norm=norm, steps=steps), _labels(trial)
+    yield _largest_norm(case.theta)
+    V, passes = case.theta["V"], case.size.passes
+
+    def run(part: lab.Theta) -> list[list[Tensor]]:
+        return lab.states({**case.theta, **part}, case.X, case.net)
+
+    last = lab.jacobians(lambda p: run(p)[-1][0], lab.layered(case.theta))
+    inner = lab.jacobians(
+        lambda p: run(p)[-2][1], lab.layered(case.theta)
+    )  # after layer 1, last step
+    error = run({})[-1][0] @ V.mT - y
+    slopes = torch.func.grad(lambda p: 0.5 * (run(p)[-1][0] @ V.mT - y).pow(2).sum())
+    gradient = slopes(lab.layered(case.theta))
+    before = passes - (1 - case.net.betas[-1])
+    for kind in "WUb":
+        names = [k for k in last if k.startswith(kind)]
+        one = {k: _parameter_bound(case, k) for k in names}
+        ratio = lab.worst(operator_norm(last[k]) / one[k] for k in names)
+        yield at_most(f"‖∂Z(K)/∂{kind}_l‖ ÷ α(…), worst layer", ratio, passes)
+        ratio = lab.worst(
+            operator_norm(inner[k]) / (one[k] * (before + (k[1] == "1"))) for k in names
+        )
+        yield at_most(f"the same between layers, ÷ passes, {kind}", ratio, 1.0)
+        ratio = lab.worst(float(gradient[k].norm()) / one[k] for k in names)
+        bound = passes * operator_norm(V) * float(error.norm())
+        yield at_most(f"‖∂𝓛/∂{kind}_l‖ ÷ α(…), worst layer", ratio, bound)
+
+
+iterate_derivatives.breaks(
+    "a weight of norm 2 and 30 steps, the bounds for norm 0.9", norm=2.0, steps=30
+)
+
+
+@claim(
+    "xie2022.lemma17",
+    "The state depends on the features with constant at most αLB per pass",
+    "lem-opteq-features",
+)
+def feature_sensitivity(trial, *, norm=0.9, steps=8):
+    case = lab.instance(trial.seed, norm=norm, steps=steps)
+    g = generator(trial.seed + 100)
+    raw, W0, y = normal(3, 5, g=g), normal(3, 5, g=g) / 3, normal(3, 2, g=g)
+    size, V = case.size, case.theta["V"]
+
+    def state(X: Tensor) -> Tensor:
+        return lab.unrolled(case.theta, X, case.net)
+
+    J = torch.func.jacrev(lambda X: state(X).flatten())(raw @ W0.mT).flatten(1)
+    bound = size.alpha * size.L * size.inputs * size.passes
+    yield _largest_norm(case.theta)
+    yield at_most("‖∂Z(K)/∂X‖", operator_norm(J), bound)
+
+    def loss(W: Tensor) -> Tensor:
+        return 0.5 * (state(raw @ W.mT) @ V.mT - y).pow(2).sum()
+
+    error = float((state(raw @ W0.mT) @ V.mT - y).norm())
+    bound = bound * operator_norm(raw) * operator_norm(V) * error
+    yield at_most("‖∂𝓛/∂W₀‖, features X = X₀W₀ᵀ", float(torch.func.grad(loss)(W0).norm()), bound)
+
+
+feature_sensitivity.breaks(
+    "a weight of norm 2 and 30 steps, the bounds for norm 0.9", norm=2.0, steps=30
+)
+
+
+# --- a regulariser that contains the read-out --------------------------------------------------
+
+
+@claim(
+    "xie2022.lemma18",
+    "If the regulariser contains the read-out, the state feels it at most 2γB*‖V‖ per step",
+    "lem-opteq-readout",
+)
+def readout_sensitivity(trial, *, norm=0.9, steps=8, sign=-1.0):
+    case, y = lab.readout_instance(trial.seed, norm, steps), _labels(trial)
+    V, size = case.theta["V"], case.size
+
+    def state(part: lab.Theta) -> Tensor:
+        return lab.unrolled({**case.theta, **part}, case.X, case.net)
+
+    J = lab.jacobians(state, {"V": V})["V"]
+    off = relative(lab.readout_recursion(case, sign), J)
+    yield within("∂Z(K)/∂V: recursion vs autograd", off, SAME)
+    yield _largest_norm(case.theta)
+    yield at_most("‖∂Z(K)/∂V‖", operator_norm(J), size.in_V())
+    error = state({}) @ V.mT - y
+
+    def loss(V: Tensor) -> Tensor:
+        return 0.5 * (state({"V": V}) @ V.mT - y).pow(2).sum()
+
+    bound = (1 + sum(size.betas)) * size.state * float(error.norm())
+    yield at_most("‖∂𝓛/∂V‖", float(torch.func.grad(loss)(V).norm()), bound)
+
+
+readout_sensitivity.breaks(
+    "the source term with the sign as legible in print", "∂Z(K)/∂V: recursion", sign=1.0
+)
+readout_sensitivity.breaks(
+    "a weight of norm 2 and 30 steps, the bounds for norm 0.9",
+    "hypothesis",
+    "‖∂",
+    norm=2.0,
+    steps=30,
+)
+
+
+# --- two parameters ----------------------------------------------------------------------------
+
+
+def _lipschitz(size: Compact, found: dict[str, float]) -> Iterator[Measurement]:
+    bounds = {
+        "states": size.state_lipschitz,
+        "slopes D": size.pattern_lipschitz,
+        "product J_L⋯J_1": size.product_lipschitz,
+        "Jacobian ∂Z/∂θ": size.jacobian_lipschitz,
+    }
+    for name, value in found.items():
+        yield at_most(f"{name}: change per unit of θ", value, bounds[name])
+
+
+@claim(
+    "xie2022.lemma19",
+    "States, slopes, products and Jacobians are Lipschitz in the parameters",
+    "lem-opteq-lipschitz",
+)
+def lipschitz_constants(trial, *, norm=0.9, steps=8):
+    case, raw = lab.with_features(trial.seed, norm, steps)
+    theta, g = case.theta, generator(trial.seed + 200)
+    J = lab.stacked(lab.jacobians(lambda t: lab.unrolled(t, raw @ t["W0"].mT, case.net), theta))
+    # the direction in which the state moves most, and random ones
+    directions = [torch.linalg.svd(J, full_matrices=False).Vh[0], *normal(3, J.shape[1], g=g)]
+    found = []
+    for one in directions:
+        other = lab.moved(theta, lab.unstacked(one / one.norm(), theta), 0.005)
+        found.append(lab.differences(case, raw, theta, other))
+    yield _largest_norm(theta)
+    yield from _lipschitz(case.size, {k: lab.worst(f[k] for f in found) for k in found[0]})
+
+
+def _kinked(trial):
+    # states stay Lipschitz; slopes, and all that contains them, do not
+    case, raw = lab.with_features(trial.seed, 0.9, 8)
+    case = replace(case, net=replace(case.net, sigma=relu))
+    pre = lab.layer(case.theta, case.X, case.net, case.net.start, 1)[1]
+    ends = []
+    for side in (-1e-6, 1e-6):
+        bias = case.theta["b1"].clone()
+        bias[0] += side - pre[0, 0]
+        ends.append({**case.theta, "b1": bias})
+    size = replace(case.size, inputs=max(case.size.inputs, float(ends[0]["b1"].norm())))
+    found = lab.differences(case, raw, *ends)
+    yield from _lipschitz(size, {k: v for k, v in found.items() if k != "states"})
+
+
+lipschitz_constants.breaks(  # slopes saturate, so they need not tell
+    "a weight of norm 3 and 30 steps, the bounds for norm 0.91",
+    "hypothesis",
+    "states",
+    "Jacobian",
+    norm=3.0,
+    steps=30,
+)
+lipschitz_constants.breaks(
+    "ReLU, whose slope jumps; a unit is switched by 2e-6 of bias", part=_kinked
+)
+
+
+# --- descent -----------------------------------------------------------------------------------
+
+
+def _rank(H: Tensor) -> Measurement:
+    values = torch.linalg.eigvalsh(H)
+    return given("least ÷ largest eigenvalue of H", float(values[0] / values[-1]), "≥", 1e-10)
+
+
+LOWEST = "‖∇𝓛‖² ÷ ‖e‖², the error that moves least"
+
+
+def _twins_gradient(trial):
+    # both samples have one prediction: errors (1, -1) leave every gradient 0
+    one = lab.task(trial.seed, gap=0.0)
+    J = one.jacobian(one.theta)
+    yield _rank(J @ J.mT)
+    e = torch.tensor([1.0, -1.0, 0.0, 0.0], dtype=torch.float64)
+    yield at_least(LOWEST, lab.gradient_square(one, e) / 2, one.printed())
+
+
+@claim(
+    "xie2022.lemma16",
+    "‖∇𝓛‖² = eᵀHe ≥ 2λ_min(H)𝓛: the tangent kernel is the constant",
+    "lem-kernel-gradient",
+)
+def kernel_gradient(trial, *, gap=None, printed=False):
+    one = lab.task(trial.seed, gap=gap)
+    J = one.jacobian(one.theta)
+    H = J @ J.mT
+    yield _rank(H)
+    values, vectors = torch.linalg.eigh(H)
+    low, e = float(values[0]), normal(len(H), g=trial.g)
+    square = lab.gradient_square(one, e)
+    yield equal("‖∇𝓛‖² ÷ eᵀHe", square / float(e @ H @ e), 1, SAME)
+    yield at_least("‖∇𝓛‖² ÷ ‖e‖², a random error", square / float(e @ e), low)
+    bound = one.printed() if printed else low * (1 - 1e-9)  # equality, up to rounding
+    yield at_least(LOWEST, lab.gradient_square(one, vectors[:, 0]), bound)
+
+
+kernel_gradient.breaks(
+    "the printed constant, two equal inputs with different labels", part=_twins_gradient
+)
+kernel_gradient.breaks(
+    "the printed constant, inputs all different, two at distance 0.1", LOWEST, gap=0.1, printed=True
+)
+
+
+FINAL = "final loss ÷ promised (1-ηλ₀/2)ᵗ𝓛₀"
+TRAVEL = "largest distance from the start ÷ ρ"
+PRINTED_RATE = {"λ₀/2": "Q₀"}
+
+
+def _twins(trial):
+    # everything printed holds, and the loss does not move
+    one = lab.task(trial.seed, gap=0.0)
+    J = one.jacobian(one.theta)
+    yield _rank(J @ J.mT)
+    e = torch.tensor([0.1, -0.1, 0.0, 0.0], dtype=torch.float64)
+    step, epochs = 1 / operator_norm(J) ** 2, 20
+    run = lab.descend(one, one.outputs(one.theta) - e, step, epochs)
+    promised = (1 - step * one.printed() / 4) ** epochs
+    yield at_most(FINAL, run.loss[-1] / run.loss[0] / promised, 1.0)
+
+
+def _as_printed(trial):
+    # Q₁ forgets the curvature ‖Z‖² of the read-out: the step is too long by orders
+    one, offset, Q0, Q1 = lab.printed_step(trial.seed)
+    y = one.outputs(one.theta) - offset
+    step = 0.99 * min(1 / Q0, 1 / Q1)
+    run = lab.descend(one, y, step, 2)
+    yield at_most(FINAL, run.loss[-1] / run.loss[0] / (1 - step * Q0) ** 2, 1.0)
+
+
+@claim(
+    "xie2022.theorem5",
+    "Descent fits the data if the first kernel is definite and the first loss small",
+    "thm-pl-ball",
+)
+def linear_training(trial, *, along=0, epochs=60, factor=None):
+    one = lab.task(trial.seed)
+    J = one.jacobian(one.theta)
+    values, vectors = torch.linalg.eigh(J @ J.mT)
+    low, high = float(values[0]), float(values[-1])
+    C = one.size.output_lipschitz
+    radius = 0.999 * (1 - 1 / math.sqrt(2)) * math.sqrt(low) / C
+    loss = 0.999 * (radius * math.sqrt(low) / 4) ** 2
+    y = one.outputs(one.theta) - math.sqrt(2 * loss) * vectors[:, along]
+    asked = pl_ball_conditions(
+        kernel_min=low, kernel_max=high, loss=loss, lipschitz=C, radius=radius
+    )
+    step = asked.step if factor is None else factor / high
+    run = lab.descend(one, y, step, epochs)
+    yield _rank(J @ J.mT)
+    yield given("ρ, where the constant C is proved up to 0.05", radius, "≤", lab.CAP)
+    for c in asked.conditions[1:]:
+        yield given(f"{c.name}, need ÷ have", c.ratio, "≤", 1.0)
+    yield given("step ÷ largest step allowed", step / asked.step, "≤", 1.0)
+    yield at_most(FINAL, run.loss[-1] / loss / (1 - step * low / 2) ** epochs, 1.0)
+    each = [b / a + step * lam for a, b, lam in zip(run.loss, run.loss[1:], run.kernel_min)]
+    yield at_most("worst step: 𝓛ₜ₊₁ ÷ 𝓛ₜ + ηλₜ", lab.worst(each), 1.0)
+    yield at_most(
+        TRAVEL, lab.worst(float((t - run.path[0]).norm()) for t in run.path) / radius, 1.0
+    )
+    shrink = math.sqrt(max(1 - step * low / 2, 0.0))
+    left = [float((t - run.path[-1]).norm()) / shrink**i for i, t in enumerate(run.path[:-1])]
+    yield at_most("‖θₜ-θ_T‖ ÷ (1-ηλ₀/2)^(t/2), worst t", lab.worst(left), asked.constants["travel"])
+    yield at_least("least λₜ ÷ λ₀", min(run.kernel_min) / low, 0.5)
+
+
+linear_training.breaks(
+    "two equal inputs with different labels; the printed rate Q₀", part=_twins, shown=PRINTED_RATE
+)
+linear_training.breaks(
+    "a step of 4 ÷ λ_max(H), the error along the top eigenvector",
+    FINAL,
+    TRAVEL,
+    "worst step",
+    "hypothesis: step",
+    along=-1,
+    epochs=8,
+    factor=4.0,
+)
+linear_training.breaks(
+    "the printed step 1 ÷ Q₁, with the printed rate Q₀", part=_as_printed, shown=PRINTED_RATE
+)

@@ -1,0 +1,158 @@
+"""Chapter 3, real data: what Figure 1 of gao2022 and Figure 1 of ling2023 must show.
+
+A figure is reproduced when its message is, at a size that runs here. Only what shows on every seed
+is asserted; what does not is on the page. A seed draws other weights and takes other pictures. The
+bounds are ours, so none is the slack of a theorem.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from deqbook.claims import chapter, checks, within
+from deqbook.dynamics import Trajectory
+from deqbook.pages.p03d_real_data.lab import SETS, DescentRun, edge, train
+
+claim = chapter("03d_real_data")
+
+_run = lru_cache(maxsize=64)(train)  # a control shares the runs that it does not change
+
+
+def _base(trial, **options: Any):
+    return DescentRun(seed=trial.seed, part=trial.seed, n=60, double=True, test=False, **options)
+
+
+def _fall(run: Trajectory) -> float:
+    """Return the last loss ÷ the first; infinite if the run was lost before."""
+    return math.inf if run.stopped else run.loss[-1] / run.loss[0]
+
+
+def _rise(run: Trajectory) -> float:
+    """Return the largest rise of the loss from one record to the next ÷ the first loss."""
+    return math.inf if run.stopped else float(np.diff(run.loss).max()) / run.loss[0]
+
+
+def _drift(run: Trajectory) -> float:
+    """Return how much ‖W‖ has changed at the end ÷ its start; infinite if the run was lost."""
+    before, after = (np.linalg.norm(weights["W"], 2) for weights in (run.start, run.end))
+    return math.inf if run.stopped else float(abs(after - before) / before)
+
+
+def _largest_norm(run: Trajectory) -> float:
+    """Return the largest norm of the cell; infinite if the run was lost."""
+    return math.inf if run.stopped else float(run.norms["cell"].max())
+
+
+def _ratio(wide: Trajectory, narrow: Trajectory) -> float:
+    """Return the last loss of the wide network ÷ that of the narrow one."""
+    return math.nan if wide.stopped or narrow.stopped else wide.loss[-1] / narrow.loss[-1]
+
+
+# --- gao2022: all layers trained, four data sets ------------------------------------------------
+
+
+def _on_each_set(trial, fraction, epochs=60):
+    """Train width 100 on each set, with a step that is a fraction of the edge."""
+    base = _base(trial, m=100, step=fraction, epochs=epochs, every=1, norms=False)
+    for name, title in SETS.items():
+        yield title, _run(replace(base, data=name))
+
+
+def _steady(trial, *, fraction=0.5, epochs=60):
+    for title, run in _on_each_set(trial, fraction, epochs):
+        yield within(f"{title}: largest rise of the loss in one epoch ÷ start", _rise(run), 0)
+        yield within(f"{title}: change of ‖W‖ ÷ start", _drift(run), 1e-3)
+
+
+def _learnt(trial, *, fraction=0.5):
+    for title, run in _on_each_set(trial, fraction):
+        yield within(f"{title}: loss after 60 epochs ÷ start", _fall(run), 0.9)
+
+
+def _late_phase(trial, *, wide=120):
+    # One step for both widths, and so long that the small eigenvalues rule.
+    base = _base(trial, rule="fixed", epochs=150, every=50, norms=False)
+    cases = [replace(base, m=m) for m in (wide, 15)]
+    step = 0.7 * min(edge(case) for case in cases)
+    ratio = _ratio(*(_run(replace(case, step=step)) for case in cases))
+    yield within("MNIST, 150 epochs: loss of the wide network ÷ width 15", ratio, 1)
+
+
+def _near_one_fifth(trial, *, gamma=0.1):
+    # With γ = 0.1 Gaussian weights put γ̃‖W‖ near 2γ = 0.2.
+    run = _run(_base(trial, m=100, step=0.5, epochs=40, every=10, gamma=gamma))
+    yield within("MNIST: largest γ̃‖W‖", _largest_norm(run), 0.21)
+
+
+@claim(
+    "gao2022.figure1",
+    "All layers trained: the loss falls on four data sets and the norm does not move",
+    "fig-3d-gao2022",
+)
+def four_data_sets(trial):
+    yield from _steady(trial)
+    yield from _learnt(trial)
+    yield from _late_phase(trial)
+    yield from _near_one_fifth(trial)
+
+
+four_data_sets.breaks(
+    "the step is 8 times the edge 2/λ_max(H(0))", part=_steady, fraction=8.0, epochs=4
+)
+four_data_sets.breaks(
+    "the step is 1/10000 of the edge, near what the theorem proves", part=_learnt, fraction=1e-4
+)
+four_data_sets.breaks("the wide network has width 3", part=_late_phase, wide=3)
+four_data_sets.breaks(
+    "γ = 0.6 instead of 0.1: the cell does not contract", part=_near_one_fifth, gamma=0.6
+)
+
+
+# --- ling2023: faster with width at one step ----------------------------------------------------
+
+THREE = {"sphere": "sphere", "mnist01": "MNIST", "cifar01": "CIFAR-10"}
+NARROW, WIDE = 20, 100
+
+
+def _widths(trial, *, sets=tuple(THREE), times=1.0):
+    base = _base(trial, network="ling2023", m=WIDE, rule="fixed", epochs=150, every=150)
+    for name in sets:
+        wide = replace(base, data=name, norms=False)
+        wide = replace(wide, step=0.3 * edge(wide))
+        narrow = replace(wide, m=NARROW, step=times * wide.step)
+        ratio = _ratio(_run(wide), _run(narrow))
+        yield within(f"{THREE[name]}: loss at width {WIDE} ÷ width {NARROW}", ratio, 1)
+
+
+def _norm_stays(trial, *, fraction=0.3, epochs=30):
+    base = _base(trial, network="ling2023", m=WIDE, step=fraction, epochs=epochs, every=5)
+    for name, title in THREE.items():  # ‖W‖ starts near √(8σ_w²) = 0.8
+        yield within(f"{title}: largest ‖W‖", _largest_norm(_run(replace(base, data=name))), 0.99)
+
+
+@claim(
+    "ling2023.figure1",
+    "With one step for all widths, a wider network trains faster and ‖W‖ stays below 1",
+    "fig-3d-ling2023",
+)
+def faster_with_width(trial):
+    yield from _widths(trial)
+    yield from _norm_stays(trial)
+
+
+faster_with_width.breaks(
+    "steps in proportion to 1/m instead of one step: the order is reversed",
+    part=_widths,
+    sets=("sphere", "mnist01"),  # on CIFAR-10 a seed shows no order
+    times=WIDE / NARROW,
+)
+faster_with_width.breaks(
+    "the step is 8 times the edge 2/λ_max(H(0))", part=_norm_stays, fraction=8.0, epochs=5
+)
+
+check = checks(claim)

@@ -1,0 +1,1 @@
+"""Experiments of chapters/04_ntk.md."""

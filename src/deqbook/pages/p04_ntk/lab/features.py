@@ -1,0 +1,111 @@
+r"""The kernel of the injected features: why it is definite, and how fast wide layers reach it.
+
+:math:`G^\infty=\sum_ka_k^2(XX^\top)^{\circ k}` with the Hermite coefficients of ReLU. Every term is
+positive semidefinite, and Gershgorin's theorem makes the late ones definite.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from scipy.integrate import quad
+from scipy.special import ndtr
+from torch import Tensor
+
+from deqbook.data import load
+from deqbook.pages.p04_ntk.lab.hermite import density, relu_coefficients
+from deqbook.runtime import normal
+
+TERMS = 3000  # of the Hermite series of ReLU, where a bound sums it
+
+
+def unit_rows(X: Tensor) -> Tensor:
+    """Divide every row by its norm."""
+    return X / X.norm(dim=1, keepdim=True)
+
+
+def some_images(count: int, g: torch.Generator) -> Tensor:
+    """Return some of the first 200 training images of mnist01, at random."""
+    X = load("mnist01", n_train=200, n_test=1).x_train
+    return X[torch.randperm(len(X), generator=g)[:count]]
+
+
+def coherence(X: Tensor, *, signed: bool = False) -> float:
+    """Return δ = max |⟨x_i,x_j⟩| over pairs; ``signed`` forgets the modulus."""
+    gram = X @ X.mT
+    off = gram[~torch.eye(len(X), dtype=torch.bool)]
+    return float((off if signed else off.abs()).max())
+
+
+@cache
+def squared_coefficients() -> Tensor:
+    """Return a_0², …, the squared Hermite coefficients of ReLU."""
+    return relu_coefficients(TERMS) ** 2
+
+
+def definite_bound(delta: float, n: int) -> float:
+    r"""Return :math:`\sum_ka_k^2(1-(n-1)\delta^k)_+`, a lower bound of :math:`\lambda_{\min}`.
+
+    Term k of the series of :math:`G^\infty` has unit diagonal and other entries of modulus at most
+    :math:`\delta^k`: Gershgorin (gao2022.lemmaA.9). The sum is cut, which only lowers it.
+    """
+    powers = torch.pow(torch.tensor(delta, dtype=torch.float64), torch.arange(TERMS + 1))
+    return float((squared_coefficients() * (1 - (n - 1) * powers).clamp(min=0)).sum())
+
+
+def hermite_bound(cosine: Tensor, variance: float, order: int = 400) -> float:
+    r"""Return a lower bound on :math:`\lambda_{\min}(K)` that is positive if no |cosθ_ij| is 1.
+
+    The population kernel is :math:`K=\frac1{1-\sigma_w^2}\sum_k2a_k^2C^{\circ k}` with
+    :math:`C=\cos\theta\succeq0`. Every term is positive semidefinite, and Gershgorin's theorem
+    gives :math:`\lambda_{\min}(C^{\circ k})\ge1-\max_i\sum_{j\ne i}|C_{ij}|^k`.
+    """
+    off = (cosine - torch.diag(cosine.diagonal())).abs()
+    total = torch.zeros((), dtype=torch.float64)
+    power = torch.ones_like(off)
+    power.fill_diagonal_(0)
+    for weight in relu_coefficients(order).tolist():
+        total += 2 * weight**2 * (1 - power.sum(1).max()).clamp(min=0)
+        power = power * off
+    return float(total) / (1 - variance)
+
+
+def khatri_rao(X: Tensor, k: int) -> Tensor:
+    """Return X^{*k}: row i is x_i ⊗ … ⊗ x_i."""
+    power = X
+    for _ in range(k - 1):
+        power = (power[:, :, None] * X[:, None, :]).flatten(1)
+    return power
+
+
+def pair_limit(rho: float) -> float:
+    """Return E[σ(s)σ(t)] at correlation ρ by quadrature, the inner integral being known."""
+    tau = math.sqrt(1 - rho**2)
+
+    def inner(s: float) -> float:
+        u = rho * s / tau  # E σ(ρs + τw) = τ(uΦ(u) + φ(u))
+        return s * tau * (u * ndtr(u) + density(u)) * density(s)
+
+    return float(quad(inner, 0, 12, epsabs=1e-13, epsrel=1e-13)[0])
+
+
+def feature_width(lambda0: float, n: int, delta: float) -> int:
+    r"""Return :math:`m=\lceil52\,n^2\lambda_0^{-2}\log(n(n+1)/\delta)\rceil` (gao2022.lemma3.3).
+
+    Bernstein with :math:`\mathbb E(\sigma\sigma')^q\le\frac{q!}2\cdot\frac32\cdot2^{q-2}` bounds
+    each of the n(n+1)/2 entries by :math:`\sqrt{3t/m}+2t/m`, t = log(n(n+1)/δ).
+    """
+    return math.ceil(52 * n**2 / lambda0**2 * math.log(n * (n + 1) / delta))
+
+
+def feature_grams(
+    X: Tensor, m: int, draws: int, g: torch.Generator, *, mean: bool = True
+) -> Tensor:
+    """Return ``draws`` Gram matrices of σ(Ux)/√m; not ``mean`` leaves the factor 1/m out."""
+    found = []
+    for _ in range(draws):
+        features = torch.relu(X @ normal(X.shape[1], m, g=g))
+        found.append(features @ features.mT / (m if mean else 1))
+    return torch.stack(found)

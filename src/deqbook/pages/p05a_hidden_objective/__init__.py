@@ -1,0 +1,1 @@
+"""Claims and experiments of chapters/05a_hidden_objective.md."""

@@ -1,0 +1,1 @@
+"""Experiments of chapters/05a_hidden_objective.md."""

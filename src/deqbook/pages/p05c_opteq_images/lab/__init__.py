@@ -1,0 +1,1 @@
+"""Experiments of chapters/05c_opteq_images.md."""

@@ -1,0 +1,1 @@
+"""Experiments of chapters/06a_kernel_machine.md."""

@@ -1,0 +1,1 @@
+"""Claims and experiments of chapters/06b_bound_on_data.md."""

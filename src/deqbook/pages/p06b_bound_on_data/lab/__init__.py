@@ -1,0 +1,1 @@
+"""Experiments of chapters/06b_bound_on_data.md."""

@@ -1,0 +1,12 @@
+from .gluing import glue as glue
+from .gluing import scientific as scientific
+from .slider import StaticSlider as StaticSlider
+from .slider import explore as explore
+from .style import FIGSIZE as FIGSIZE
+from .style import band as band
+from .style import known_looks as known_looks
+from .style import label_curve as label_curve
+from .style import look as look
+from .style import reference_slope as reference_slope
+from .style import residual_plot as residual_plot
+from .style import use_style as use_style

@@ -1,0 +1,62 @@
+"""Many runs, by any executor."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from small_runs import data, runaway, same
+
+from deqbook.dynamics import (
+    LeftRegion,
+    Trajectory,
+    gradient_descent,
+    sweep,
+)
+from deqbook.models import VanillaDEQ
+from deqbook.solvers import Picard
+
+
+def one_case(seed: int) -> Trajectory:
+    assert torch.get_num_threads() == 1
+    X, y = data()
+    return gradient_descent(VanillaDEQ.init(6, 3, seed=seed), X, y, 0.1, 3)
+
+
+def lost_case(seed: int) -> Trajectory:
+    model, X, y = runaway()
+    return gradient_descent(model, X, y, 0.25, 2, solver=Picard())
+
+
+def test_a_sweep_is_the_same_with_any_executor() -> None:
+    cases = (3, 1, 2)
+    torch.set_num_threads(2)
+    plain = sweep(one_case, iter(cases))
+    assert torch.get_num_threads() == 2  # put back
+    assert list(plain) == list(cases)
+    same(plain[2], one_alone(2))
+    assert not np.array_equal(plain[1].predictions, plain[2].predictions)
+    with ThreadPoolExecutor(2) as pool:
+        threads = sweep(one_case, cases, executor=pool)
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        processes = sweep(one_case, cases, executor=pool)
+        with pytest.raises(LeftRegion, match=r"^epoch 1: no equilibrium was found") as caught:
+            sweep(lost_case, (0,), executor=pool)
+    assert len(caught.value.trajectory) == 1
+    for other in (threads, processes):
+        assert list(other) == list(cases)
+        for case in cases:
+            same(other[case], plain[case])
+
+
+def one_alone(seed: int) -> Trajectory:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return one_case(seed)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,274 @@
+"""Result files with receipts, the journal behind them, and the command that makes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from deqbook.cli import main, reproduce
+from deqbook.experiments import opteq_tables
+from deqbook.experiments.receipts import (
+    Journal,
+    ReceiptError,
+    collect,
+    digest,
+    read,
+    versions,
+    write,
+)
+from deqbook.pages.p05c_opteq_images.lab.long_range import Scene
+from deqbook.pages.p05c_opteq_images.lab.training import ClassifierRun, train
+
+RUNS = [
+    {"group": "a", "case": {"x": 1, "w": [1, 2]}, "result": {"y": 0.1}},
+    {"group": "a", "case": {"x": 2, "w": [1, 2]}, "result": {"y": None}},
+    {"group": "b", "case": {"x": 1, "w": [3]}, "result": {"y": 1e-300}},
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "r.json"
+
+
+def test_a_file_is_read_back_as_it_was(file: Path) -> None:
+    receipt = write(file, "make it", {"torch": "1"}, RUNS)
+    found = read(file)
+    assert found.receipt == receipt
+    assert list(found.runs) == RUNS
+    assert "make it" in str(receipt)
+    assert receipt.sha256 in str(receipt)
+    write(file.with_name("again.json"), "make it", {"torch": "1"}, RUNS)
+    assert file.read_bytes() == file.with_name("again.json").read_bytes()
+
+
+def test_select_finds_cells(file: Path) -> None:
+    write(file, "make it", {}, RUNS)
+    found = read(file)
+    assert found.select("a", w=(1, 2), x=2) == [RUNS[1]]
+    assert found.select("a", x=3) == []
+    with pytest.raises(KeyError, match="no runs of group 'c'; there are a, b"):
+        found.select("c")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"y":0.1', '"y":0.2'),
+        ("make it", "make up"),
+        ('"torch":"1"', '"torch":"2"'),
+        ('"x":2', '"x":3'),
+    ],
+)
+def test_whatever_is_touched_is_noticed(file: Path, old: str, new: str) -> None:
+    write(file, "make it", {"torch": "1"}, RUNS)
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(ReceiptError, match=r"does not match its receipt.*make it anew"):
+        read(file)
+
+
+def test_missing_and_foreign_files_are_named(file: Path) -> None:
+    with pytest.raises(ReceiptError, match="is missing"):
+        read(file)
+    file.write_text("[]")
+    with pytest.raises(ReceiptError, match="not a result file"):
+        read(file)
+    file.write_bytes(b'{"receipt": "\xff"}')
+    with pytest.raises(ReceiptError, match="not a result file"):
+        read(file)
+    write(file, "c", {}, RUNS)
+    file.write_text(file.read_text().replace("0.1", "NaN", 1))
+    with pytest.raises(ReceiptError, match="not a result file"):
+        read(file)
+
+
+@pytest.mark.parametrize("line", ['{"group": "b", "ca', '{"group": "b"}', "7", ""])
+def test_a_damaged_line_of_a_journal_is_named_and_nothing_is_lost(file: Path, line: str) -> None:
+    journal = Journal(file, "one", {})
+    journal.begin()
+    journal.append(RUNS[0])
+    with file.open("a") as out:
+        out.write(line + "\n")
+    journal.append(RUNS[1])
+    before = file.read_bytes()
+    with pytest.raises(ReceiptError, match=r"line 3 of .* is damaged"):
+        journal.begin()
+    assert file.read_bytes() == before
+
+
+def test_a_number_that_is_none_cannot_hide(file: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write(file, "c", {}, [{"group": "a", "case": {}, "result": float("nan")}])
+
+
+def test_the_hash_does_not_depend_on_the_order_of_keys() -> None:
+    turned = [{k: r[k] for k in reversed(r)} for r in RUNS]
+    assert digest("c", {"a": "1", "b": "2"}, RUNS) == digest("c", {"b": "2", "a": "1"}, turned)
+    assert digest("c", {}, RUNS) != digest("c", {}, RUNS[::-1])
+
+
+def test_an_interruption_loses_only_what_was_running(file: Path) -> None:
+    wanted = [(r["group"], r["case"]) for r in RUNS]
+    ran = []
+
+    def interrupted(missing):
+        for i in range(len(missing)):
+            if len(ran) == 2:
+                raise KeyboardInterrupt
+            ran.append(missing[i])
+            yield i, {"y": len(ran)}
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(file, "c", wanted, interrupted)
+    assert not file.exists()
+    part = file.with_name("r.json.part")
+    with part.open("a") as out:
+        out.write('{"group": "b", "ca')  # cut off in the middle of a line
+    said = []
+
+    def rest(missing):
+        ran.extend(missing)
+        yield from ((i, {"y": 99}) for i in range(len(missing)))
+
+    found = collect(file, "c", wanted, rest, said=said.append)
+    assert ran == wanted
+    assert [r["result"]["y"] for r in found.runs] == [1, 2, 99]
+    assert "2 of 3 cases" in said[0]
+    assert not part.exists()
+    assert found.receipt.versions == versions()
+
+
+def test_results_come_in_the_order_asked_for(file: Path) -> None:
+    wanted = [(r["group"], r["case"]) for r in RUNS]
+    found = collect(file, "c", wanted, lambda m: ((i, i) for i in reversed(range(len(m)))))
+    assert [r["result"] for r in found.runs] == [0, 1, 2]
+
+
+def test_a_journal_of_another_command_is_refused(file: Path) -> None:
+    Journal(file, "one", {}).begin()
+    assert Journal(file, "one", {}).begin() == []
+    with pytest.raises(ReceiptError, match="begun by another command or other versions"):
+        Journal(file, "two", {}).begin()
+    with pytest.raises(ReceiptError, match="another command or other versions"):
+        Journal(file, "one", {"torch": "0"}).begin()
+
+
+# --- the file that ships --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return read(opteq_tables.shipped())
+
+
+def test_the_shipped_file_holds_exactly_what_its_command_runs(shipped) -> None:
+    assert shipped.receipt.command == "deqbook reproduce opteq-tables"
+    stored = [(r["group"], opteq_tables.restore(r["group"], r["case"])) for r in shipped.runs]
+    assert stored == opteq_tables.miniature()
+    assert set(shipped.receipt.versions) == {"python", "torch", "numpy"}
+
+
+def test_every_cell_of_the_tables_is_there_for_every_seed(shipped) -> None:
+    for alpha in opteq_tables.ALPHAS:
+        for route in opteq_tables.ROUTES.values():
+            wanted = {"route": "none", "regulariser": "none", **route, "alpha": alpha}
+            cell = shipped.select("table3", **wanted)
+            assert [r["case"]["seed"] for r in cell] == list(opteq_tables.SEEDS)
+            assert all(0.05 < r["result"]["accuracy"][-1] < 0.6 for r in cell)
+    assert {r["group"] for r in shipped.runs} == set(opteq_tables.GROUPS)
+
+
+def test_the_first_epochs_of_a_stored_run_come_out_again(shipped) -> None:
+    (stored,) = shipped.select(
+        "table3", alpha=0.1, route="architecture", regulariser="decorrelation", seed=1
+    )
+    case = opteq_tables.restore("table3", stored["case"])
+    again = train(replace(case, epochs=1))
+    assert again.loss[0] == pytest.approx(stored["result"]["loss"][0], rel=1e-6)
+    assert again.norm == pytest.approx(stored["result"]["norm"][:2], rel=1e-6)
+    assert again.accuracy[0] == pytest.approx(stored["result"]["accuracy"][0], abs=0.002)
+    other = train(replace(case, epochs=1, seed=2))
+    assert other.loss[0] != pytest.approx(stored["result"]["loss"][0], rel=1e-6)
+
+
+def test_a_stored_segmentation_comes_out_again(shipped) -> None:
+    (stored,) = shipped.select("table2", network="fcn", noise=0.0, seed=0)
+    scene = opteq_tables.restore("table2", stored["case"])
+    again = opteq_tables.run(replace(scene, updates=20))
+    # Single precision, so other processors may round otherwise; the first updates hardly feel it.
+    assert again.loss == pytest.approx(stored["result"]["loss"][:20], rel=1e-3)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+FEW = [
+    ("table2", Scene("fcn", channels=(3,), height=3, width=4, updates=2)),
+    ("depth", ClassifierRun(n_train=125, n_test=125, epochs=1, steps=1)),
+]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(opteq_tables, "miniature", lambda: list(FEW))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_writes_and_compares(few: Path, capsys) -> None:
+    assert main(["reproduce", "opteq-tables"]) == 0
+    out = capsys.readouterr().out
+    found = read(few / "opteq-tables.json")
+    assert found.receipt.sha256 in out
+    assert "2 cases are not in the shipped file" in out
+    assert [r["group"] for r in found.runs] == ["table2", "depth"]
+    first = (few / "opteq-tables.json").read_bytes()
+    assert main(["reproduce", "opteq-tables", "--out", "b.json", "--jobs", "2"]) == 0
+    assert (few / "b.json").read_bytes() == first
+
+
+def test_the_comparison_measures_a_difference(few: Path, capsys, monkeypatch) -> None:
+    assert main(["reproduce", "opteq-tables", "--only", "depth"]) == 0
+    file = few / "opteq-tables-depth.json"  # a part does not replace the whole
+    assert not (few / "opteq-tables.json").exists()
+    assert read(file).receipt.command == "deqbook reproduce opteq-tables --only depth"
+    changed = [json.loads(json.dumps(r)) for r in read(file).runs]
+    changed[0]["result"]["accuracy"][0] += 0.015
+    write(few / "old.json", "c", {}, changed)
+    monkeypatch.setattr(opteq_tables, "shipped", lambda: few / "old.json")
+    lines = reproduce._compare(read(file))
+    assert lines[1].split() == ["depth", "1.50", "points"]
+    changed[0]["result"]["accuracy"].append(0.5)  # the other run went on for longer
+    write(few / "old.json", "c", {}, changed)
+    assert any("1 runs ended earlier or later" in line for line in reproduce._compare(read(file)))
+
+
+def test_lists_and_refusals(few: Path, capsys) -> None:
+    assert main(["reproduce", "opteq-tables", "--list", "--only", "depth"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert main(["reproduce", "opteq-tables", "--only", "nothing"]) == 2
+    assert "no group 'nothing' here; there are table2, depth" in capsys.readouterr().err
+    assert main(["reproduce", "opteq-tables", "--jobs", "0"]) == 2
+    assert list(few.iterdir()) == []
+
+
+def test_the_full_size_says_what_it_takes_and_wants_a_gpu(few: Path, capsys, monkeypatch) -> None:
+    full = opteq_tables.full()
+    assert len(full) == 30
+    assert [g for g, _ in full[::6]] == [f"alpha-{a:g}" for a in opteq_tables.ALPHAS]
+    assert {c.epochs for _, c in full} == {200}
+    assert full[0][1].widths == (16, 32, 64, 128, 128)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(
+        "deqbook.pages.p05c_opteq_images.lab.training.update_seconds", lambda case: 0.36
+    )
+    assert main(["reproduce", "opteq-tables", "--full"]) == 2
+    said = capsys.readouterr()
+    assert "about 8 hours a case" in said.out  # 0.36 s x 391 updates x 200 epochs
+    assert "needs a GPU" in said.err
+    assert list(few.iterdir()) == []
