@@ -5,6 +5,10 @@ changes them too. This module finds the local modules that a piece of code impor
 through others, and digests what in them can change a result: their code, not their comments,
 layout or docstrings. It reads source text only, imports nothing that it digests, and knows nothing
 of Sphinx.
+
+A package may load its names on demand (``lazy_loader.attach_stub``). Which module a name then comes
+from stands in the package's stub, and ``from package import name`` is followed there. Code that
+takes hold of such a package as a whole could reach any of its names, and is refused.
 """
 
 from __future__ import annotations
@@ -46,7 +50,8 @@ def parse_cell(source: str, where: str = "a code cell") -> ast.Module:
         ) from error
 
 
-def imported_names(tree: ast.AST, package: str = "") -> set[str]:
+@lru_cache(maxsize=1024)
+def imported_names(tree: ast.AST, package: str = "") -> frozenset[str]:
     """Return the dotted names that a syntax tree may import, anywhere in it.
 
     ``from a.b import c`` gives ``a.b`` and ``a.b.c``, since ``c`` may be a module; ``from a import
@@ -63,8 +68,7 @@ def imported_names(tree: ast.AST, package: str = "") -> set[str]:
             names.update(f"{base}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call):
             names.update(_imported_by_call(node, package))
-    names.discard("")
-    return names
+    return frozenset(names - {""})
 
 
 def _absolute(module: str, level: int, package: str) -> str:
@@ -76,12 +80,14 @@ def _absolute(module: str, level: int, package: str) -> str:
     return ".".join([*kept, *([module] if module else [])])
 
 
+def _called(call: ast.Call) -> str:
+    """Return the last name of what is called: ``c`` for ``a.b.c()``."""
+    return getattr(call.func, "attr", "") or getattr(call.func, "id", "")
+
+
 def _imported_by_call(call: ast.Call, package: str) -> set[str]:
     """Return the name in ``import_module("name")`` or ``__import__("name")``, if literal."""
-    called = (
-        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    )
-    if called not in {"import_module", "__import__"} or not call.args:
+    if _called(call) not in {"import_module", "__import__"} or not call.args:
         return set()
     first = call.args[0]
     if not (isinstance(first, ast.Constant) and isinstance(first.value, str)):
@@ -94,34 +100,115 @@ def module_files(name: str, roots: Sequence[Path]) -> dict[str, Path]:
     """Return the local files that importing `name` runs: its packages and the module itself.
 
     Names that no root holds (the standard library, installed packages, a function inside a
-    module) contribute the part of them that is local, often nothing.
+    module) contribute the part of them that is local, often nothing. A name that a lazy package
+    loads on demand leads to the module that its stub names, and the stub counts too.
     """
-    star = name.endswith(".*")
-    parts = name.removesuffix(".*").split(".")
     for root in roots:
-        found: dict[str, Path] = {}
-        folder = root
-        for depth, part in enumerate(parts, start=1):
-            dotted = ".".join(parts[:depth])
-            package, module = folder / part / "__init__.py", folder / f"{part}.py"
-            if package.is_file():
-                found[dotted] = package
-            elif module.is_file():
-                found[dotted] = module
-                break
-            elif not (folder / part).is_dir():
-                break
-            folder = folder / part
-        else:
-            if star:  # __all__ may name any of the package's own modules
-                found |= {
-                    f"{'.'.join(parts)}.{path.stem}": path
-                    for path in sorted(folder.glob("*.py"))
-                    if path.stem != "__init__"
-                }
+        found = _files_below(root, "", name.split("."))
         if found:
             return found
     return {}
+
+
+def _files_below(folder: Path, package: str, parts: Sequence[str]) -> dict[str, Path]:
+    """Follow the parts of a dotted name down from the folder with the modules of `package`."""
+    if not parts:
+        return {}
+    if parts[0] == "*":  # __all__ may name any of the package's own modules
+        return {
+            f"{package}.{path.stem}": path
+            for path in sorted(folder.glob("*.py"))
+            if path.stem != "__init__"
+        }
+    first, rest = parts[0], parts[1:]
+    name, inner = f"{package}.{first}".lstrip("."), folder / first
+    init, module = inner / "__init__.py", folder / f"{first}.py"
+    if not init.is_file():
+        if module.is_file():
+            return {name: module}
+        return _files_below(inner, name, rest) if inner.is_dir() else {}
+    found = {name: init}
+    provided = lazily_provided(init)
+    if provided is not None:
+        found[f"{name}.__init__.pyi"] = init.with_suffix(".pyi")
+        if rest and rest[0] in provided:
+            found |= _files_below(inner, name, [*provided[rest[0]], *rest])
+    return found | _files_below(inner, name, rest)
+
+
+def lazily_provided(init: Path) -> dict[str, list[str]] | None:
+    """Return what a package loads on demand, each name with the way to its module.
+
+    A package is lazy if its ``__init__.py`` calls ``lazy_loader.attach_stub``; the names are then
+    those of the import statements in ``__init__.pyi``. For any other package there is None.
+    """
+    if not _calls_attach_stub(_tree(init)):
+        return None
+    return _stub_names(_tree(init.with_suffix(".pyi")))
+
+
+@lru_cache(maxsize=1024)
+def _calls_attach_stub(tree: ast.Module) -> bool:
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return "attach_stub" in map(_called, calls)
+
+
+@lru_cache(maxsize=1024)
+def _stub_names(tree: ast.Module) -> dict[str, list[str]]:
+    return {
+        alias.name: node.module.split(".") if node.module else []
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+        for alias in node.names
+    }
+
+
+def refuse_whole_lazy_packages(
+    tree: ast.AST, roots: Sequence[Path], package: str = "", where: str = ""
+) -> None:
+    """Raise `DigestError` if code gets hold of a lazy package itself.
+
+    What it then takes from the package as an attribute is loaded behind the digest's back.
+    """
+    for node, name, packages in _handed_over(tree, package):
+        lazy = [p for p in packages if _is_lazy(p, roots)]
+        if lazy:
+            raise DigestError(
+                f"{where}`{ast.unparse(node)}` hands over {' and '.join(lazy)}, which loads its "
+                "names on demand, so that no digest sees which modules are used. "
+                f"Write `from {name} import NAME` for each name that you use."
+            )
+
+
+@lru_cache(maxsize=1024)
+def _handed_over(tree: ast.AST, package: str) -> list[tuple[ast.AST, str, list[str]]]:
+    """Return each import, the name that it imports, and what may be a package and is at hand."""
+    found: list[tuple[ast.AST, str, list[str]]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                at_hand = [alias.name] if alias.asname else _on_the_way(alias.name)
+                found.append((node, alias.name, at_hand))
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node.module or "", node.level, package)
+            names = [base if a.name == "*" else f"{base}.{a.name}" for a in node.names]
+            found += [(node, name, [name]) for name in names]
+        elif isinstance(node, ast.Call):
+            for name in _imported_by_call(node, package):
+                alone = _called(node) == "import_module"
+                found.append((node, name, [name] if alone else _on_the_way(name)))
+    return found
+
+
+def _on_the_way(name: str) -> list[str]:
+    """Return ``a``, ``a.b`` and ``a.b.c`` for ``a.b.c``: ``import a.b.c`` gives access to all."""
+    parts = name.split(".")
+    return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
+def _is_lazy(name: str, roots: Sequence[Path]) -> bool:
+    init = module_files(name, roots).get(name)
+    return init is not None and init.name == "__init__.py" and lazily_provided(init) is not None
 
 
 def closure(names: Iterable[str], roots: Sequence[Path]) -> dict[str, Path]:
@@ -130,13 +217,18 @@ def closure(names: Iterable[str], roots: Sequence[Path]) -> dict[str, Path]:
     waiting = list(names)
     while waiting:
         for module, path in module_files(waiting.pop(), roots).items():
-            if module not in reached:
-                reached[module] = path
+            if module in reached:
+                continue
+            reached[module] = path
+            if path.suffix == ".py":  # a stub imports nothing
                 package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-                waiting.extend(imported_names(_tree(path), package))
+                tree = _tree(path)
+                refuse_whole_lazy_packages(tree, roots, package, f"{path}: ")
+                waiting.extend(imported_names(tree, package))
     return reached
 
 
+@lru_cache(maxsize=1024)
 def normalised(source: str, keep_docstrings: bool = False) -> str:
     """Return what of a module's source can change a result, in one canonical spelling."""
     tree = ast.parse(source)
@@ -149,11 +241,9 @@ def normalised(source: str, keep_docstrings: bool = False) -> str:
 
 def digest_modules(modules: Mapping[str, Path]) -> str:
     """Digest the code of modules; their docstrings too where one of them reads docstrings."""
-    keep = any(_READS_DOCSTRINGS.search(_text(path)) for path in modules.values())
-    return _combine(
-        f"{name}\n{_normalised_file(path, path.stat().st_mtime_ns, keep)}"
-        for name, path in sorted(modules.items())
-    )
+    texts = {name: _text(path) for name, path in sorted(modules.items())}
+    keep = any(map(_READS_DOCSTRINGS.search, texts.values()))
+    return _combine(f"{name}\n{normalised(text, keep)}" for name, text in texts.items())
 
 
 def digest_files(files: Iterable[Path], base: Path) -> str:
@@ -204,7 +294,7 @@ def _bytes(path: Path) -> bytes:
 
 def _tree(path: Path) -> ast.Module:
     try:
-        return ast.parse(_text(path))
+        return _parsed(_text(path))
     except SyntaxError as error:
         raise DigestError(
             f"{path}:{error.lineno}: {error.msg}. A page imports this module; correct it."
@@ -212,6 +302,6 @@ def _tree(path: Path) -> ast.Module:
 
 
 @lru_cache(maxsize=1024)
-def _normalised_file(path: Path, _mtime_ns: int, keep_docstrings: bool) -> str:
-    """Remember the canonical form: many chapters share a module, and a build asks for each."""
-    return normalised(_text(path), keep_docstrings)
+def _parsed(source: str) -> ast.Module:
+    """Remember the syntax tree: many chapters share a module, and a build asks for each."""
+    return ast.parse(source)

@@ -98,7 +98,9 @@ class HonestCache:
             )
         for cell in notebook.cells:
             if cell.cell_type == "code":
-                imports |= digest.imported_names(digest.parse_cell(cell.source, where))
+                tree = digest.parse_cell(cell.source, where)
+                digest.refuse_whole_lazy_packages(tree, self.sources)
+                imports |= digest.imported_names(tree)
         local = tuple(n for n in sorted(imports) if digest.module_files(n, self.sources))
         return Dependencies(local, data)
 

@@ -2,14 +2,16 @@
 
 Before a build reads its pages, ``deqbook verify`` runs for each chapter whose claims, or anything
 they import, changed since its last run; a claim that fails, or a control that does not break it,
-fails the build. The directive ``{ledger}`` sets the results as tables.
+fails the build. The directive ``{ledger}`` writes the results as Markdown tables.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -20,21 +22,24 @@ from typing import Any
 import digest
 from docutils import nodes
 from honest_cache import SAME_NUMBERS_TWICE
-from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
-from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.roles import XRefRole
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
-from sphinx.util.nodes import make_refnode
+from sphinx.util.nodes import explicit_title_re
 
 logger = logging.getLogger(__name__)
 
 CHAPTERS = "chapters"
-CLAIMS = "deqbook.claims"
+PAGES = "deqbook.pages"
+#: How the label of a figure begins; all other labels that claims point to are of statements.
+FIGURES = "fig-"
 SEEDS = 5
 HEADINGS = ("Claim", "Source", "Slack", "Control", "Seconds", "Status")
+#: A bar within a cell.
+BAR = r"\|"
 STATUS = {
     "holds": "✓ holds",
     "uncheckable": "not checkable",
@@ -44,20 +49,24 @@ STATUS = {
 
 
 def claims_module(chapter: str) -> str:
-    """Name the module with a chapter's claims: ``01_wellposedness`` has ``deqbook.claims.ch01``."""
-    return f"{CLAIMS}.ch{chapter.partition('_')[0]}"
+    """Name the module with a page's claims, ``deqbook.pages.p01_wellposedness.claims`` say."""
+    return f"{PAGES}.p{chapter}.claims"
 
 
 def chapters_with_claims(chapters: Iterable[str], source: Path) -> list[str]:
-    """Return the chapters that have a claims module; refuse a module that has no chapter."""
-    folder = source.joinpath(*CLAIMS.split("."))
-    modules = {f"{CLAIMS}.{path.stem}" for path in folder.glob("ch[0-9]*.py")}
+    """Return the chapters that have claims; refuse a folder of claims that has no chapter."""
+    folder = source.joinpath(*PAGES.split("."))
+    modules = {
+        f"{PAGES}.{page.name}.claims"
+        for page in folder.glob("p[0-9]*")
+        if (page / "claims.py").is_file() or (page / "claims" / "__init__.py").is_file()
+    }
     found = [chapter for chapter in sorted(chapters) if claims_module(chapter) in modules]
     orphans = modules - {claims_module(chapter) for chapter in found}
     if orphans:
         raise ExtensionError(
             f"{sorted(orphans)} belong to no chapter of _toc.yml, so the ledger would miss their "
-            f"claims; add the chapter, or name the module after it (ch01 for 01_...)."
+            f"claims; add the chapter, or name the folder after it (p01_x for 01_x)."
         )
     return found
 
@@ -74,7 +83,7 @@ def evidence_digest(chapter: str, source: Path, libraries: Iterable[str]) -> str
         path
         for folder in packages
         for path in folder.iterdir()
-        if path.is_file() and path.suffix not in {".py", ".pyc", ".md", ".typed"}
+        if path.is_file() and path.suffix not in {".py", ".pyi", ".pyc", ".md", ".typed"}
     ]
     return digest.combine(
         digest.digest_modules(modules),
@@ -106,11 +115,13 @@ def verify(chapters: Sequence[str], source: Path) -> tuple[dict[str, dict[str, A
         raise ExtensionError(
             f"{failed} and printed no JSON:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         ) from error
-    rows = {name: [c for c in evidence["claims"] if c["chapter"] == name] for name in chapters}
+    # The runs behind the evidence, every seed's values to the last bit, are large and not shown.
+    found = [{k: v for k, v in c.items() if k != "runs"} for c in evidence["claims"]]
+    rows = {name: [c for c in found if c["chapter"] == name] for name in chapters}
     missing = [name for name, claims in rows.items() if not claims]
     if missing:
         raise ExtensionError(f"{failed} and said nothing of {', '.join(missing)}.")
-    complaints = _complaints(evidence["claims"])
+    complaints = _complaints(found)
     if done.returncode != 0 and not complaints:
         raise ExtensionError(f"{failed}, though every claim stands:\n{done.stderr[-4000:]}")
     good = {
@@ -166,21 +177,38 @@ def summary(claims: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def row(claim: dict[str, Any]) -> list[nodes.Node]:
-    """Set one claim as the cells of a table row."""
-    title: nodes.Node = nodes.Text(claim["title"])
-    if claim["ref"]:
-        title = ledger_link("", title, label=claim["ref"], claim=claim["id"])
-    status = nodes.inline("", STATUS[claim["status"]], classes=[f"deq-{claim['status']}"])
-    cells: list[list[nodes.Node]] = [
-        [title, nodes.Text(" "), nodes.literal("", claim["id"], classes=["deq-claim-id"])],
-        [nodes.Text(claim["source"])],
-        [nodes.Text(_number(claim["slack"]))],
-        [nodes.Text(_controls(claim["controls"]))],
-        [nodes.Text(f"{claim['seconds']:.1f}")],
-        [status, *([nodes.Text(f": {claim['reason']}")] if claim["status"] != "holds" else [])],
-    ]
-    return [nodes.entry("", nodes.paragraph("", "", *cell)) for cell in cells]
+def row(claim: dict[str, Any]) -> str:
+    """Write one claim as a row of a table."""
+    status = f"[{STATUS[claim['status']]}]{{.deq-{claim['status']}}}"
+    reason = "" if claim["status"] == "holds" else literally(f": {claim['reason']}")
+    cells = (
+        f"{_title(claim)} `{claim['id']}`{{.deq-claim-id}}",
+        literally(claim["source"]),
+        _number(claim["slack"]),
+        literally(_controls(claim["controls"])),
+        f"{claim['seconds']:.1f}",
+        status + reason,
+    )
+    return _row(cells)
+
+
+def literally(text: str) -> str:
+    """Write text so that Markdown shows it as it is."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(text.split()))
+
+
+def _title(claim: dict[str, Any]) -> str:
+    """Write a claim's title, as a link if it has a place in the book."""
+    if not claim["ref"]:
+        return literally(claim["title"])
+    title = " ".join(claim["title"].split())
+    # A role takes its text as it is, up to as many backticks as it began with.
+    ticks = "`" * (1 + max(map(len, re.findall("`+", title)), default=0))
+    return f"{{claim}}{ticks} {title} <{claim['ref']}>{ticks}"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
 def _number(value: float | None) -> str:
@@ -195,67 +223,33 @@ def _controls(controls: Sequence[dict[str, Any]]) -> str:
     return "; ".join(control["broken"] for control in controls) or "–"
 
 
-def table(claims: Sequence[dict[str, Any]], title: str) -> nodes.Node:
-    """Set claims as a table that scrolls by itself where the page is too narrow for it."""
-    body = nodes.tbody("", *(nodes.row("", *row(claim)) for claim in claims))
-    head = nodes.thead(
-        "", nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in HEADINGS))
+def table(claims: Sequence[dict[str, Any]], title: str) -> str:
+    """Write a table of claims, in a box that scrolls by itself, also from the keyboard."""
+    label = html.escape(f"Claims of {title}")
+    return "\n".join(
+        [
+            f'<div class="deq-scroll" tabindex="0" role="region" aria-label="{label}">\n',
+            "{.deq-ledger}",
+            _row(HEADINGS),
+            _row("-" * len(HEADINGS)),
+            *map(row, claims),
+            "\n</div>\n",
+        ]
     )
-    columns = [nodes.colspec(colwidth=1) for _ in HEADINGS]
-    group = nodes.tgroup("", *columns, head, body, cols=len(HEADINGS))
-    grid = nodes.table("", group, classes=["colwidths-auto", "deq-ledger"])
-    return scroll_region("", grid, label=f"Claims of {title}")
 
 
-class scroll_region(nodes.General, nodes.Element):
-    """A box that scrolls sideways by itself, also from the keyboard."""
+class ClaimLink(XRefRole):
+    """``{claim}`title <label>```: a link to a statement or a figure; the title may hold a ``<``."""
 
+    explicit_title_re = explicit_title_re  # unlike that of `XRefRole`, up to the last ``<``
 
-def open_region(translator: Any, node: scroll_region) -> None:
-    """Write the box's opening tag."""
-    label = {"tabindex": "0", "role": "region", "aria-label": node["label"]}
-    translator.body.append(translator.starttag(node, "div", CLASS="deq-scroll", **label))
-
-
-def close_region(translator: Any, node: scroll_region) -> None:
-    """Write the box's closing tag."""
-    translator.body.append("</div>\n")
-
-
-class ledger_link(nodes.inline):
-    """A claim's title, to become a link to the label of its statement."""
-
-
-class LedgerLinks(SphinxPostTransform):
-    """Turn claim titles into links once all labels of the book are known."""
-
-    default_priority = 5
-
-    def run(self, **kwargs: Any) -> None:
-        """Replace every placeholder of the page."""
-        for node in list(self.document.findall(ledger_link)):
-            place = find_label(self.env, node["label"])
-            if place is None:
-                logger.warning(
-                    "claim %s points to the label %r, which no page defines; correct its `ref`.",
-                    node["claim"],
-                    node["label"],
-                    location=self.env.docname,
-                )
-                node.replace_self(node.children)
-            else:
-                builder = self.app.builder
-                link = make_refnode(builder, self.env.docname, *place, list(node.children))
-                node.replace_self(link)
-
-
-def find_label(env: BuildEnvironment, label: str) -> tuple[str, str] | None:
-    """Return page and anchor of a label: of a theorem or proof, or of anything else."""
-    proof = getattr(env, "proof_list", {}).get(label)
-    if proof is not None:
-        return proof["docname"], label
-    anchors: dict[str, tuple[str, str]] = env.get_domain("std").anonlabels  # type: ignore[attr-defined]
-    return anchors.get(label)
+    def process_link(
+        self, env: BuildEnvironment, refnode: nodes.Element, explicit: bool, title: str, target: str
+    ) -> tuple[str, str]:
+        """Say which role looks for the label; it warns of a label that no page defines."""
+        refnode["refdomain"] = "std" if target.startswith(FIGURES) else "prf"
+        refnode["reftype"] = "ref"
+        return title.strip(), target
 
 
 class Ledger(SphinxDirective):
@@ -266,34 +260,19 @@ class Ledger(SphinxDirective):
         files: dict[str, Path] = self.env.deqbook_ledger  # type: ignore[attr-defined]
         self.env.deqbook_ledger_pages.add(self.env.docname)  # type: ignore[attr-defined]
         if not files:
-            return [nodes.paragraph("", "No chapter has claims yet.")]
+            return self.parse_text_to_nodes("No chapter has claims yet.")
         found = {name: json.loads(f.read_text(encoding="utf-8")) for name, f in files.items()}
         everything = [claim for evidence in found.values() for claim in evidence["claims"]]
-        total = f"Each claim is checked with {SEEDS} seeds. In the whole book, "
-        result: list[nodes.Node] = [nodes.paragraph("", total + summary(everything))]
+        text = [
+            f"Each claim is checked with {SEEDS} seeds. In the whole book, {summary(everything)}"
+        ]
         for chapter, evidence in found.items():
-            page = f"{CHAPTERS}/{chapter}"
-            heading = nodes.rubric("", "", _page_link(page, self.env.docname))
-            result += [
-                heading,
-                nodes.paragraph("", summary(evidence["claims"])),
+            text += [
+                f":::{{rubric}} {{doc}}`/{CHAPTERS}/{chapter}`\n:::",
+                summary(evidence["claims"]),
                 table(evidence["claims"], chapter),
             ]
-        return result
-
-
-def _page_link(page: str, from_page: str) -> nodes.Node:
-    """Link to a page under its own title."""
-    return pending_xref(
-        "",
-        nodes.inline("", page),
-        refdomain="std",
-        reftype="doc",
-        reftarget=f"/{page}",
-        refexplicit=False,
-        refwarn=True,
-        refdoc=from_page,
-    )
+        return self.parse_text_to_nodes("\n\n".join(text))
 
 
 def prepare(
@@ -323,7 +302,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; it shares the settings of `honest_cache`."""
     app.setup_extension("honest_cache")
     app.add_directive("ledger", Ledger)
-    app.add_node(scroll_region, html=(open_region, close_region))
-    app.add_post_transform(LedgerLinks)
+    app.add_role("claim", ClaimLink(innernodeclass=nodes.inline, warn_dangling=True))
     app.connect("env-get-outdated", prepare)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

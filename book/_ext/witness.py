@@ -7,6 +7,8 @@ behind in the notebook.
 
 
 def _watch() -> None:
+    import contextlib
+    import importlib.util
     import os
     import sys
 
@@ -26,7 +28,11 @@ def _watch() -> None:
             reads = mode.startswith("r")
         else:
             reads = not (isinstance(flags, int) and flags & writing)
-        path = os.path.realpath(os.fsdecode(args[0]))
+        path = os.fsdecode(args[0])
+        if path.endswith(".pyc"):  # a compiled module stands for its source
+            with contextlib.suppress(ValueError):
+                path = importlib.util.source_from_cache(path)
+        path = os.path.realpath(path)
         if not reads or path in seen or not path.startswith(prefix) or path.startswith(generated):
             return
         seen.add(path)

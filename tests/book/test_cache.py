@@ -84,7 +84,8 @@ class Book:
     def build(self, fresh: bool = False) -> Build:
         out = self.root / "_build"
         warnings = io.StringIO()
-        with patch_docutils(), docutils_namespace():
+        with pytest.MonkeyPatch.context() as patch, patch_docutils(), docutils_namespace():
+            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # kernels leave bytecode behind
             app = Sphinx(
                 srcdir=self.root,
                 confdir=None,
@@ -209,6 +210,59 @@ def test_a_module_imported_by_a_computed_name_is_refused_until_declared(book: Bo
     assert book.build() == Build({"one"}, {"one"}, "")
     (book.root / "src/toy/gamma.py").write_text("x = 2\n")
     assert book.build().executed == {"one"}
+
+
+def test_a_module_read_as_bytecode_is_seen(book: Book) -> None:
+    (book.root / "src/toy/gamma.py").write_text("x = 1\n")
+    book.edit("one.md", "print('alpha'", "__import__('toy.' + 'gamma')\nprint('alpha'")
+    for _ in range(2):
+        assert "read src/toy/gamma.py," in book.build(fresh=True).warnings
+        assert list((book.root / "src/toy/__pycache__").glob("gamma.*.pyc"))
+
+
+LAZY = """\
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
+"""
+
+
+@pytest.fixture
+def lazy_book(book: Book) -> Book:
+    """Return the book with a package that loads its names on demand; page one imports so."""
+    (book.root / "src/toy/__init__.py").write_text(LAZY)
+    (book.root / "src/toy/__init__.pyi").write_text(
+        "from .alpha import alpha as alpha\nfrom .beta import beta as beta\n"
+    )
+    book.edit("one.md", "from toy.alpha import", "from toy import")
+    book.edit(
+        "two.md",
+        "import toy.beta\nprint('beta', toy.beta.beta",
+        "from toy import beta\nprint('beta', beta",
+    )
+    assert book.build() == Build({"one", "two"}, {"one", "two"}, "")
+    assert book.shows("one", "alpha 11")
+    assert book.shows("two", "beta seven")
+    return book
+
+
+def test_a_module_loaded_on_demand_executes_the_page_that_takes_a_name_from_it(
+    lazy_book: Book,
+) -> None:
+    lazy_book.edit("src/toy/base.py", "10", "20")
+    assert lazy_book.build() == Build({"one"}, {"one"}, "")
+    assert lazy_book.shows("one", "alpha 21")
+    lazy_book.edit("src/toy/__init__.pyi", "from .alpha", "from .other")
+    (lazy_book.root / "src/toy/other.py").write_text("def alpha():\n    return 5\n")
+    assert lazy_book.build() == Build({"one", "two"}, {"one", "two"}, "")
+    assert lazy_book.shows("one", "alpha 5")
+
+
+@pytest.mark.parametrize("code", ["import toy", "import toy as t", "from toy import *"])
+def test_a_page_that_takes_a_lazy_package_as_a_whole_fails(lazy_book: Book, code: str) -> None:
+    lazy_book.edit("one.md", "from toy import alpha", code)
+    with pytest.raises(ExtensionError, match=rf"one: `{re.escape(code)}` hands over toy"):
+        lazy_book.build()
 
 
 def test_a_misspelt_declaration_is_an_error(book: Book) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import ledger
 import pytest
+import yaml
+from bs4 import BeautifulSoup, Tag
+from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
+from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 CLAIM = {
     "id": "gao2022.lemma2.2",
@@ -20,7 +25,8 @@ CLAIM = {
     "slack": 1.5,
     "seconds": 0.25,
     "measurements": [],
-    "controls": [{"name": "c", "broken": "the scaling", "breaks": True, "measurements": []}],
+    "controls": [{"broken": "the scaling", "breaks": True, "measurements": []}],
+    "runs": [{"seed": 0, "measured": ["0x1.8p+0"]}],
 }
 #: A stand-in for the package: `deqbook verify` that counts its runs and says what it is told.
 FAKE_MAIN = """
@@ -30,9 +36,10 @@ chapters = [after for word, after in zip(sys.argv, sys.argv[1:]) if word == "--c
 log.write_text((log.read_text() if log.exists() else "") + " ".join(["#", *chapters, "\\n"]))
 claims, status = [], 0
 for chapter in chapters:
-    module = importlib.import_module("deqbook.claims.ch" + chapter[:2])
+    module = importlib.import_module(f"deqbook.pages.p{{chapter}}.claims")
     claim = json.loads({claim!r})
-    claims.append(claim | {{"chapter": chapter, "status": module.STATUS, "reason": "3 > 2"}})
+    claim |= {{"chapter": chapter, "status": module.STATUS, "reason": "3 > 2"}}
+    claims.append(claim | getattr(module, "CLAIM", {{}}))
     status = status or getattr(module, "EXIT", module.STATUS != "holds")
 print(json.dumps({{"version": "0", "seeds": 5, "seconds": 1.0, "claims": claims}}))
 sys.exit(status)
@@ -42,12 +49,21 @@ sys.exit(status)
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     package = tmp_path / "src" / "deqbook"
-    (package / "claims").mkdir(parents=True)
+    (package / "pages").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "__main__.py").write_text(FAKE_MAIN.format(claim=json.dumps(CLAIM)))
-    (package / "claims" / "__init__.py").write_text("")
-    (package / "claims" / "ch01.py").write_text("STATUS = 'holds'\n")
+    (package / "pages" / "__init__.py").write_text("")
+    write_claims(tmp_path / "src", "01_first", "STATUS = 'holds'\n")
     return tmp_path / "src"
+
+
+def write_claims(source: Path, chapter: str, text: str) -> Path:
+    """Write what the stand-in says of a chapter's claim, and return the file."""
+    room = source / "deqbook" / "pages" / f"p{chapter}"
+    room.mkdir(exist_ok=True)
+    (room / "__init__.py").write_text("")
+    (room / "claims.py").write_text(text)
+    return room / "claims.py"
 
 
 def collect(source: Path, *more: str) -> dict[str, Path]:
@@ -61,23 +77,30 @@ def runs(source: Path) -> list[list[str]]:
 
 
 def test_claims_modules_are_named_after_their_chapters() -> None:
-    assert ledger.claims_module("01_wellposedness") == "deqbook.claims.ch01"
-    assert ledger.claims_module("03b_kernels") == "deqbook.claims.ch03b"
+    assert ledger.claims_module("03b_kernels") == "deqbook.pages.p03b_kernels.claims"
 
 
 def test_chapters_without_claims_are_left_out(source: Path) -> None:
     assert ledger.chapters_with_claims(["01_first", "02_second"], source) == ["01_first"]
 
 
+def test_claims_may_be_a_package(source: Path) -> None:
+    room = source / "deqbook" / "pages" / "p02_second" / "claims"
+    room.mkdir(parents=True)
+    (room / "__init__.py").write_text("")
+    found = ledger.chapters_with_claims(["01_first", "02_second"], source)
+    assert found == ["01_first", "02_second"]
+
+
 def test_claims_without_a_chapter_are_refused(source: Path) -> None:
-    with pytest.raises(ExtensionError, match=r"deqbook\.claims\.ch01.*no chapter"):
+    with pytest.raises(ExtensionError, match=r"deqbook\.pages\.p01_first\.claims.*no chapter"):
         ledger.chapters_with_claims(["02_second"], source)
 
 
 def test_evidence_is_reused_until_the_claims_change(source: Path) -> None:
     first = collect(source)
     assert collect(source) == first
-    claims = source / "deqbook" / "claims" / "ch01.py"
+    claims = source / "deqbook" / "pages" / "p01_first" / "claims.py"
     claims.write_text("# a note\n" + claims.read_text())
     assert collect(source) == first
     assert runs(source) == [["01_first"]]
@@ -86,26 +109,31 @@ def test_evidence_is_reused_until_the_claims_change(source: Path) -> None:
     assert runs(source) == [["01_first"]] * 2
 
 
+def test_runs_are_not_kept(source: Path) -> None:
+    (claim,) = json.loads(collect(source)["01_first"].read_text())["claims"]
+    assert claim.keys() == CLAIM.keys() - {"runs"}
+
+
 @pytest.mark.parametrize("status", ["fails", "unbroken"])
 def test_a_claim_that_does_not_stand_stops_the_build_every_time(source: Path, status: str) -> None:
-    (source / "deqbook" / "claims" / "ch01.py").write_text(f"STATUS = {status!r}\n")
+    write_claims(source, "01_first", f"STATUS = {status!r}\n")
     for _ in range(2):
         with pytest.raises(ExtensionError, match=rf"gao2022\.lemma2\.2.*{status}.*3 > 2"):
             collect(source)
 
 
 def test_chapters_are_verified_in_one_run_and_kept_apart(source: Path) -> None:
-    (source / "deqbook" / "claims" / "ch02.py").write_text("STATUS = 'holds'\n")
+    write_claims(source, "02_second", "STATUS = 'holds'\n")
     files = collect(source, "02_second")
     for chapter, file in files.items():
         assert [c["chapter"] for c in json.loads(file.read_text())["claims"]] == [chapter]
-    (source / "deqbook" / "claims" / "ch02.py").write_text("STATUS = 'uncheckable'\nEXIT = 0\n")
+    write_claims(source, "02_second", "STATUS = 'uncheckable'\nEXIT = 0\n")
     collect(source, "02_second")
     assert runs(source) == [["01_first", "02_second"], ["02_second"]]
 
 
 def test_a_chapter_that_stands_is_kept_when_another_does_not(source: Path) -> None:
-    (source / "deqbook" / "claims" / "ch02.py").write_text("STATUS = 'fails'\n")
+    write_claims(source, "02_second", "STATUS = 'fails'\n")
     for _ in range(2):
         with pytest.raises(ExtensionError, match=r"02_second.*status 1:\n.*fails") as raised:
             collect(source, "02_second")
@@ -114,7 +142,7 @@ def test_a_chapter_that_stands_is_kept_when_another_does_not(source: Path) -> No
 
 
 def test_a_run_that_fails_without_a_reason_counts_for_nothing(source: Path) -> None:
-    (source / "deqbook" / "claims" / "ch01.py").write_text("STATUS = 'holds'\nEXIT = 3\n")
+    write_claims(source, "01_first", "STATUS = 'holds'\nEXIT = 3\n")
     for _ in range(2):
         with pytest.raises(ExtensionError, match="status 3, though every claim stands"):
             collect(source)
@@ -128,7 +156,7 @@ def test_a_chapter_that_the_run_says_nothing_of_is_an_error(source: Path) -> Non
 
 
 def test_output_that_is_no_ledger_is_shown(source: Path) -> None:
-    (source / "deqbook" / "claims" / "ch01.py").write_text("raise OSError('disk full')\n")
+    write_claims(source, "01_first", "raise OSError('disk full')\n")
     with pytest.raises(ExtensionError, match="disk full"):
         collect(source)
 
@@ -145,7 +173,100 @@ def test_summary_counts_claims_and_controls() -> None:
     ("slack", "text"), [(1.5, "1.5"), (None, "–"), (float("nan"), "–"), (float("inf"), "∞")]
 )
 def test_row_sets_the_slack(slack: float | None, text: str) -> None:
-    cells = [cell.astext() for cell in ledger.row(CLAIM | {"slack": slack})]
-    assert cells[2] == text
-    assert cells[3] == "the scaling"
-    assert cells[5] == "✓ holds"
+    cells = ledger.row(CLAIM | {"slack": slack}).split(" | ")
+    assert cells[2:4] == [text, "the scaling"]
+
+
+#: All that Markdown could take for its own, and what would end a cell or a link early.
+AWKWARD = (
+    r"‖W‖ < 1 | *a* _b_ __c__ `d` ``e`` [f](g) $h$ {i} {{j}} \\k \l \| "
+    r"<b>m</b> &amp; ~~n~~ www.o.org #"
+)
+CONFIG = {
+    "extensions": ["myst_nb", "sphinx_proof", "ledger"],
+    "myst_enable_extensions": yaml.safe_load(
+        Path(__file__).resolve().parents[2].joinpath("_config.yml").read_text(encoding="utf-8")
+    )["parse"]["myst_enable_extensions"],
+    "nb_execution_mode": "off",
+    "honest_cache_libraries": [],
+    "html_theme": "basic",
+    "smartquotes": False,
+    "exclude_patterns": ["_build"],
+}
+CHAPTER = """# First
+
+```{prf:theorem}
+:label: thm-one
+A statement.
+```
+
+(fig-one)=
+:::{figure} nothing.svg
+:alt: nothing
+
+A figure.
+:::
+"""
+
+
+def build(source: Path, claim: dict[str, object]) -> tuple[Tag, str]:
+    """Build a book of one chapter with one such claim; return the ledger and the warnings."""
+    root = source.parent
+    write_claims(source, "01_first", f"STATUS = 'holds'\nCLAIM = {claim!r}\n")
+    (root / "chapters").mkdir()
+    (root / "chapters" / "01_first.md").write_text(CHAPTER)
+    (root / "chapters" / "nothing.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
+    (root / "index.md").write_text(
+        "# Book\n\n```{toctree}\nchapters/01_first\n```\n\n```{ledger}\n```\n"
+    )
+    warnings = io.StringIO()
+    with patch_docutils(), docutils_namespace():
+        out = root / "_build"
+        app = Sphinx(
+            root, None, out / "html", out / "doctrees", "html", CONFIG, None, warnings, True
+        )
+        app.build()
+    page = BeautifulSoup((out / "html" / "index.html").read_text(), "html.parser")
+    return page.select_one("div.body"), warnings.getvalue()
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("ref", ["", "thm-one", "fig-one"])
+def test_a_claim_is_set_as_it_is_written(source: Path, ref: str) -> None:
+    control = {"broken": AWKWARD, "breaks": True, "measurements": []}
+    claim = {"title": AWKWARD, "ref": ref, "source": AWKWARD, "controls": [control]}
+    page, warnings = build(source, claim | {"status": "uncheckable", "reason": AWKWARD})
+    assert not warnings
+    cells = page.select("table.deq-ledger tbody td")
+    assert [cell.get_text().strip() for cell in cells] == [
+        f"{AWKWARD} {CLAIM['id']}",
+        AWKWARD,
+        "1.5",
+        AWKWARD,
+        "0.2",
+        f"not checkable: {AWKWARD}",
+    ]
+    assert cells[0].select_one("code.deq-claim-id").get_text() == CLAIM["id"]
+    links = [link["href"] for link in page.select("td a")]
+    assert links == ([f"chapters/01_first.html#{ref}"] if ref else [])
+    assert cells[5].select_one(".deq-uncheckable").get_text() == "not checkable"
+
+
+@pytest.mark.book
+def test_the_table_has_its_heading_and_scrolls_from_the_keyboard(source: Path) -> None:
+    page, warnings = build(source, {})
+    assert not warnings
+    assert page.select_one(".rubric a[href='chapters/01_first.html']").get_text() == "First"
+    region = page.select_one("div.deq-scroll[tabindex='0'][role=region]")
+    assert region["aria-label"] == "Claims of 01_first"
+    assert [th.get_text() for th in region.select("table thead th")] == list(ledger.HEADINGS)
+    assert region.select_one("tbody .deq-holds").get_text() == "✓ holds"
+    sums = [p.get_text() for p in page.select("p") if "1 claim: 1 hold." in p.get_text()]
+    assert len(sums) == 2  # of the book, of the chapter
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("ref", ["thm-absent", "fig-absent"])
+def test_a_label_that_no_page_defines_is_a_warning(source: Path, ref: str) -> None:
+    _, warnings = build(source, {"ref": ref})
+    assert ref in warnings

@@ -1,4 +1,4 @@
-"""The README shows the book as it is: its figure is the chapter's, its example runs."""
+"""README and CONTRIBUTING say what is: the figure is the chapter's, the examples run."""
 
 import re
 import subprocess
@@ -32,3 +32,22 @@ def test_the_readme_example_runs(tmp_path):
     assert "contraction" in done.stdout
     assert "50/50 samples converged" in done.stdout
     assert "holds:" in done.stdout
+
+
+def test_the_walks_of_contributing_run(tmp_path):
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    model, claim = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", model], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for part in ("contraction: Lipschitz constant = 0.9 < 1", "8/8 samples converged", "[8, 8]"):
+        assert part in done.stdout
+    # the body between the decorator and the last line of the class is all that a model takes
+    assert len(model.partition("class Gated")[2].partition("\n\n\n")[0].splitlines()) <= 30
+    shown = claim + "\nprint(check('gao2022.lemma2.2', seed=7))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", shown], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("holds: A scaled random matrix")

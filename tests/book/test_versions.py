@@ -81,6 +81,6 @@ def test_conda_uses_the_constraints_and_the_book_extra() -> None:
     conda, pip = environment()
     assert "-c constraints.txt" in pip
     assert "-e .[book]" in pip
-    assert {"python", "pip", "nodejs"} <= conda.keys()
+    assert {"python", "pip"} <= conda.keys()
     assert project()["requires-python"] == ">=3.10"
     assert Version(conda["python"]) >= Version("3.10")

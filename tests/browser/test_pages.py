@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-from built_site import toc_pages
+from built_site import require_site, toc_pages
 from chromium import skip_without_browser
 
 if TYPE_CHECKING:
@@ -171,6 +171,22 @@ def test_the_book_has_a_slider(browser: Browser, address: str) -> None:
 def test_front_address_leads_to_the_first_page(browser: Browser, address: str) -> None:
     with visit(browser, address, "index.html") as seen:
         seen.page.wait_for_url(f"**/{PAGES[0]}.html")
+        assert not seen.foreign
+
+
+def test_formulas_are_set_without_a_server(browser: Browser) -> None:
+    path = next(page for page in PAGES if page.startswith("chapters/"))
+    with visit(browser, require_site().as_uri(), f"{path}.html") as seen:
+        settle_math(seen.page)
+        seen.page.evaluate("() => document.fonts.ready")
+        fonts = seen.page.evaluate(
+            """() => [...document.fonts].filter(f => f.family.startsWith("MJX"))
+                .map(f => f.status)"""
+        )
+        assert seen.page.locator("article mjx-container").count()
+        assert "loaded" in fonts
+        assert "error" not in fonts
+        assert not seen.errors
         assert not seen.foreign
 
 

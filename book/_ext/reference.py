@@ -1,0 +1,76 @@
+"""What the reference pages add to autodoc: a table of names for each module, and less noise.
+
+A module's section begins with a table of what its ``__all__`` names, and its entries follow in the
+order of the source, as the table does. Left out is what tells a reader nothing: the fields of a
+named tuple, which its signature shows; the arguments of ``torch.nn.Module``; values of constants
+that are no plain numbers or words.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.ext.autodoc import DataDocumenter, Documenter, ModuleDocumenter
+
+#: Fewer names than these are seen at a glance.
+WORTH_A_TABLE = 3
+#: How the standard library documents a field that its author did not.
+FIELD = "Alias for field number"
+#: What a class without a constructor of its own inherits.
+INHERITED = "(*args: Any, **kwargs: Any)"
+
+
+class SourceOrder(ModuleDocumenter):
+    """Lists a module's names as the source does; autodoc would follow ``__all__``, the alphabet."""
+
+    def sort_members(
+        self, documenters: list[tuple[Documenter, bool]], order: str
+    ) -> list[tuple[Documenter, bool]]:
+        """Sort by the place in the source."""
+        return Documenter.sort_members(self, documenters, order)
+
+
+class PlainValue(DataDocumenter):
+    """Shows the value of a constant only where it is short and the same on every machine."""
+
+    def should_suppress_value_header(self) -> bool:
+        """Tell whether to hide the value."""
+        plain = isinstance(self.object, int | float | str | tuple)
+        return not plain or super().should_suppress_value_header()
+
+
+def add_table(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Append a table of its public names to the docstring of a module."""
+    if not isinstance(obj, ModuleType) or hasattr(obj, "__path__"):
+        return
+    place = {name: k for k, name in enumerate(vars(obj))}
+    names = sorted(obj.__all__, key=place.__getitem__)
+    if len(names) >= WORTH_A_TABLE:
+        lines += ["", ".. autosummary::", "   :nosignatures:", "", *(f"   {n}" for n in names), ""]
+
+
+def skip_field(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool:
+    """Leave out the fields of a named tuple."""
+    return skip or (getattr(obj, "__doc__", None) or "").startswith(FIELD)
+
+
+def tidy_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Show no constructor that a class only inherits, and a default that is made as an ellipsis."""
+    if not signature:
+        return None
+    return "" if signature == INHERITED else signature.replace("<factory>", "..."), returns
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Listen to autodoc."""
+    app.setup_extension("sphinx.ext.autodoc")
+    app.add_autodocumenter(SourceOrder, override=True)
+    app.add_autodocumenter(PlainValue, override=True)
+    app.connect("autodoc-process-docstring", add_table)
+    app.connect("autodoc-skip-member", skip_field)
+    app.connect("autodoc-process-signature", tidy_signature)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
