@@ -21,6 +21,8 @@ test: setup
 	@$(PYTHON) -m ruff format --check .
 	@echo "== types"
 	@$(PYTHON) -m mypy
+	@echo "== rooms: who imports whom"
+	@$(VENV)/bin/lint-imports --no-cache
 	@echo "== book (strict, with every claim verified)"
 	@$(PYTHON) -m deqbook build
 	@echo "== tests ($(JOBS) processes)"
@@ -37,7 +39,7 @@ bench: setup
 	@$(PYTHON) benchmarks/tangent_kernel.py
 
 clean:
-	rm -rf _build book/_static/vendor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 setup: $(STAMP)
 
@@ -54,5 +56,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PYTHON) || "$(BASE_PYTHON)" -m venv $(VENV)
 	@$(PIP) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	@$(PIP) -c constraints.txt -e ".[book,test]"
-	@$(PYTHON) book/_ext/vendor.py
 	@printf '%s' "$(CURDIR)" > $@
