@@ -39,7 +39,7 @@ bench: setup
 	@$(PYTHON) benchmarks/tangent_kernel.py
 
 clean:
-	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 setup: $(STAMP)
 
