@@ -37,7 +37,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import digest
+from filelock import FileLock
 from jupyter_cache import get_cache
+from jupyter_cache.cache.main import JupyterCacheBase
 from myst_nb.core.config import NbParserConfig
 from myst_nb.core.execute import ExecutionError
 from myst_nb.core.execute.cache import NotebookClientCache
@@ -236,7 +238,10 @@ _active: HonestCache | None = None
 
 
 def _install() -> None:
-    """Wrap myst-nb's cache client, once in a process, so that it asks the running build."""
+    """Wrap myst-nb's cache client, once in a process, so that it asks the running build.
+
+    And let one process at a time write into the cache.
+    """
     start_client = NotebookClientCache.start_client
     if getattr(start_client, "honest", False):
         return
@@ -249,6 +254,14 @@ def _install() -> None:
 
     honest_start_client.honest = True  # type: ignore[attr-defined]
     NotebookClientCache.start_client = honest_start_client
+    write = JupyterCacheBase.cache_notebook_bundle
+
+    def one_at_a_time(self: JupyterCacheBase, *args: Any, **options: Any) -> Any:
+        # Two processes that write at once may each take the other's new entry for an old one.
+        with FileLock(Path(self.path) / "writing.lock"):
+            return write(self, *args, **options)
+
+    JupyterCacheBase.cache_notebook_bundle = one_at_a_time
 
 
 def _known(env: BuildEnvironment) -> dict[str, tuple[Dependencies, str]]:

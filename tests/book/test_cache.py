@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from jupyter_cache import get_cache
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import docutils_namespace, patch_docutils
@@ -323,3 +327,32 @@ def test_a_failing_page_is_named_and_not_cached(book: Book) -> None:
             book.build()
         report = json.loads((book.root / "_build" / "execution.json").read_text())
         assert report["one"] == {"executed": True, "seconds": None}
+
+
+WRITE_MANY = """
+import sys
+import honest_cache
+from jupyter_cache import get_cache
+from jupyter_cache.cache.main import CacheBundleIn
+from nbformat.v4 import new_code_cell, new_notebook
+
+honest_cache._install()
+cache = get_cache(sys.argv[1])
+for i in range(40):
+    cell = new_code_cell(f"{sys.argv[2]}, {i}", execution_count=1)
+    kernel = {"name": "python3", "display_name": "python3"}
+    notebook = new_notebook(cells=[cell], metadata={"kernelspec": kernel})
+    cache.cache_notebook_bundle(CacheBundleIn(notebook, f"{sys.argv[2]}-{i}.ipynb"), overwrite=True)
+"""
+
+
+def test_two_processes_may_write_into_the_cache_at_once(tmp_path: Path) -> None:
+    get_cache(tmp_path)  # makes the database
+    extensions = str(Path(__file__).resolve().parents[2] / "book" / "_ext")
+    environment = os.environ | {"PYTHONPATH": extensions}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITE_MANY, str(tmp_path), name], env=environment)
+        for name in ("one", "two", "three")
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert len(get_cache(tmp_path).list_cache_records()) == 120
