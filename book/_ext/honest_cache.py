@@ -10,7 +10,7 @@ A page declares in its front matter what cannot be seen in its import statements
 
     deqbook:
       data: [src/deqbook/data/mnist01.npz]      # relative to the root of the book
-      modules: [deqbook.claims.ch01]            # imported by a computed name
+      modules: [deqbook.landscape]               # imported by a computed name
 
 Forgetting to is an error, not a stale page: while a page executes, the kernel notes which files of
 the project it reads (`witness.py`), and a file outside the key fails the build.

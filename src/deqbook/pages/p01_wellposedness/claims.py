@@ -730,12 +730,7 @@ layers_averaged.breaks(
 # --- initialisation of a convolutional cell ----------------------------------------------------
 
 
-def _settles(
-    trial,
-    *,
-    name="median residual after 50 steps",
-    std=0.01,
-):
+def _settles(trial, *, name="median residual after 50 steps", std=0.01):
     _, trace = lab.cell_trajectory(std, trial.seed, n=8)
     yield within(name, float(trace[-1].median()), 1e-2)
 

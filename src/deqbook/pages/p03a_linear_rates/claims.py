@@ -120,14 +120,7 @@ def _cocoercive(loss: lab.Loss, x: Tensor, y: Tensor, *, printed: bool) -> Measu
     "Four forms of β-smoothness have one constant; convexity adds a fifth",
     "def-smooth",
 )
-def smoothness(
-    trial,
-    *,
-    size=3.0,
-    two_sided=True,
-    convex=True,
-    printed=False,
-):
+def smoothness(trial, *, size=3.0, two_sided=True, convex=True, printed=False):
     loss, top = lab.waves(trial.seed)
     if not two_sided:  # -10‖θ‖² satisfies ∇²f ⪯ βI with any β > 0
         loss = lab.Loss(lambda t: -10 * t.pow(2).sum(-1), beta=1.0)
@@ -300,15 +293,7 @@ def _rate(
     yield at_most(name, float(first) / math.ceil(count), 1)
 
 
-def _bowl_rate(
-    trial,
-    *,
-    strong=True,
-    times=1.0,
-    size=5.0,
-    starts=20,
-    slowest=True,
-):
+def _bowl_rate(trial, *, strong=True, times=1.0, size=5.0, starts=20, slowest=True):
     loss, bottom = lab.bowl(trial.seed, strong=strong)
     start = size * normal(starts, 4, g=trial.g)
     if slowest:

@@ -175,14 +175,7 @@ LOWER, UPPER = "least ‖s(x)-s(y)‖ / ‖x-y‖", "largest ‖s(x)-s(y)‖ / �
     "The regularised step shrinks all distances, by a factor between 1/4 and 1 - γλ",
     "lem-regularised-step",
 )
-def step_contracts(
-    trial,
-    *,
-    convex=True,
-    bent=True,
-    step=0.5,
-    most=0.5,
-):
+def step_contracts(trial, *, convex=True, bent=True, step=0.5, most=0.5):
     # γ = step/L_R, λ ≤ most·L_R; R is a quadratic, singular, plus log cosh if it is bent.
     R = lab.quadratic(trial.g)
     share = float(torch.rand(1, generator=trial.g, dtype=torch.float64))

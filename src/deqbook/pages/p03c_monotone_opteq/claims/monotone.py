@@ -420,15 +420,7 @@ def _sign(trial, *, descent=admitted):
     yield within("largest I₂ ÷ L_k, after the first step", largest, 0.0)
 
 
-def _cross_away(
-    trial,
-    *,
-    mu=1.0,
-    size=1e-3,
-    eta=1e-3,
-    powers=True,
-    squared=False,
-):
+def _cross_away(trial, *, mu=1.0, size=1e-3, eta=1e-3, powers=True, squared=False):
     task = away(trial.seed, mu, size)
     yield _stays(task)
     run = descend(task, eta, 1)

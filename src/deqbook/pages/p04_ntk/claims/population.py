@@ -431,15 +431,7 @@ fresh_randomness.breaks(
 # --- Theorem 5 ---------------------------------------------------------------------------------
 
 
-def _beyond(
-    trial,
-    *,
-    m=800,
-    draws=12,
-    depth=12,
-    layers=range(1, 6),
-    radius=1.0,
-):
+def _beyond(trial, *, m=800, draws=12, depth=12, layers=range(1, 6), radius=1.0):
     errors = lab.against_population(trial.seed, m, draws, depth, radius=radius)
     bounds = 4 * lab.EDGE ** torch.tensor([float(k) for k in layers], dtype=torch.float64)
     chosen = errors[:, [k - 1 for k in layers]]
@@ -520,14 +512,7 @@ initial_eigenvalue.breaks("the second input equals the first, λ_* kept", "share
 # --- Section 3.2 -------------------------------------------------------------------------------
 
 
-def _condition(
-    trial,
-    *,
-    n=4,
-    readout=0.0,
-    width=1.0,
-    delta=None,
-):
+def _condition(trial, *, n=4, readout=0.0, width=1.0, delta=None):
     # the read-out of Assumption 1 would be 1, that of the corrected statement is 0
     star = least(
         population_limit(lab.second_moments(lab.orthogonal_inputs(trial.seed, n)), lab.SMALL).K

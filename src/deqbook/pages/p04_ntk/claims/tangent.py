@@ -198,13 +198,7 @@ def _coherence_of_others(X: Tensor) -> float:
     return coherence(X[:-1])
 
 
-def _definite(
-    trial,
-    *,
-    inputs=_six_inputs,
-    kernel=feature_limit,
-    delta=coherence,
-):
+def _definite(trial, *, inputs=_six_inputs, kernel=feature_limit, delta=coherence):
     X = inputs(trial.seed)
     value = least(kernel(X)) / definite_bound(delta(X), len(X))
     yield at_least("λ_min(G^∞) ÷ Σ_k a_k²(1-(n-1)δ^k)₊", value, 1)
@@ -516,11 +510,7 @@ inner_continuous.breaks(
     "Generating function: e^{xt-t²/2} = Σ t^k h_k(x)/√k!, pointwise and in L²",
     "lem-hermite-correlation",
 )
-def generating_function(
-    trial,
-    *,
-    f=lambda x, t: torch.exp(x * t - t**2 / 2),
-):
+def generating_function(trial, *, f=lambda x, t: torch.exp(x * t - t**2 / 2)):
     t = uniform(0.5, 1.2, trial.g)
     k = torch.arange(61, dtype=torch.float64)
     c = torch.exp(k * math.log(t) - torch.lgamma(k + 1) / 2)
@@ -941,13 +931,7 @@ def _quartic_loss(net: Network, theta: Tensor) -> tuple[Tensor, Tensor]:
     return net.jacobian(theta).mT @ e**3, 0.25 * e.pow(4).sum()
 
 
-def _ball_pl(
-    trial,
-    *,
-    points=around,
-    twins=False,
-    loss=_square_loss,
-):
+def _ball_pl(trial, *, points=around, twins=False, loss=_square_loss):
     ball = vanilla_ball(trial.seed, twins=twins)
     chosen = points(ball, trial.g)
     yield given(CONDITIONED, _conditioning(ball, chosen), "≥", 1)

@@ -49,13 +49,7 @@ def _generic(M: Tensor, A: Tensor, g: torch.Generator) -> Tensor:
     return _padded(M, A) + normal(M.shape[1], len(kernel), g=g) @ kernel
 
 
-def _factorisation(
-    trial,
-    *,
-    route=factor,
-    shapes=SHAPES,
-    rank_of_A=None,
-):
+def _factorisation(trial, *, route=factor, shapes=SHAPES, rank_of_A=None):
     gaps, ranks = [], []
     for p, r, k, rank in shapes:
         M = _of_rank(p, r, rank, trial.g)
@@ -187,14 +181,7 @@ def _network(seed: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def _one_step(
-    trial,
-    *,
-    name="plain",
-    sigma=relu,
-    unit_ball=False,
-    change=None,
-):
+def _one_step(trial, *, name="plain", sigma=relu, unit_ball=False, change=None):
     As, bs, x = _network(trial.seed)
     model = from_feedforward(As, bs, sigma=sigma, unit_ball=unit_ball, seed=trial.seed)
     model = model if change is None else change(model)
