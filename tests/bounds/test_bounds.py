@@ -54,7 +54,7 @@ def by_hand() -> tuple[ReLUImplicit, Tensor, Tensor]:
 def test_the_start_of_a_relu_network_by_hand() -> None:
     model, X, y = by_hand()
     assert torch.equal(relu_implicit.feature_gram(model, X), X)  # Φ has the rows e₁ and e₂
-    s = relu_implicit.start(model, X, y)
+    s = relu_implicit.scales(model, X, y)
     omega = max(norm(model.W), norm(model.U)) / 2
     assert norm(model.W) > 2 * norm(model.U)  # the maximum is that of W
     expected = {
@@ -71,8 +71,8 @@ def test_the_start_of_a_relu_network_by_hand() -> None:
         "margin": 3 / 8 * 2 * 0.08,
     }
     assert {f.name: getattr(s, f.name) for f in fields(s)} == pytest.approx(expected, rel=1e-12)
-    assert relu_implicit.start(model, X, y, lambda0=0.5).lambda0 == 0.5
-    small_inputs = relu_implicit.start(model, 0.01 * X, y)
+    assert relu_implicit.scales(model, X, y, lambda0=0.5).lambda0 == 0.5
+    small_inputs = relu_implicit.scales(model, 0.01 * X, y)
     assert small_inputs.margin == pytest.approx(3 / 8 * 2 * 0.0008, rel=1e-10)
 
 
@@ -82,7 +82,7 @@ def test_the_margin_sees_the_features_too() -> None:
     W, U = base.W.detach().clone(), base.U.detach().clone()
     U[3, 0] = -0.01
     model = ReLUImplicit(W, U, base.a.detach(), base.c.detach(), 0.2)
-    assert relu_implicit.start(model, X, y).margin == pytest.approx(0.01, rel=1e-12)
+    assert relu_implicit.scales(model, X, y).margin == pytest.approx(0.01, rel=1e-12)
 
 
 def test_the_conditions_of_gao2022_by_hand() -> None:
@@ -139,7 +139,7 @@ def test_shorter_inputs_by_hand() -> None:
     """X = diag(1, ½): the second sample has half the features and half the state."""
     model, _, y = by_hand()
     X = exact([1, 0], [0, 0.5])
-    s = relu_implicit.start(model, X, y, lambda0=0.3)
+    s = relu_implicit.scales(model, X, y, lambda0=0.3)
     assert (s.gram, s.x, s.row) == pytest.approx((0.25, 1.0, 1.0))
     half = relu_implicit.flow_conditions(model, X / 2, y, lambda0=0.3)
     sharp = 144 * half.constants["omega"] * math.sqrt(2) * 0.25 * half.constants["error"] / 0.09
@@ -152,14 +152,14 @@ def test_shorter_inputs_by_hand() -> None:
 
 def test_the_displayed_width_is_that_of_the_condition() -> None:
     """A network as wide as "m needed", with the same numbers at the start, meets the condition."""
-    s = relu_implicit.start(*by_hand(), lambda0=0.8)
+    s = relu_implicit.scales(*by_hand(), lambda0=0.8)
     needed = (192 * s.omega * s.n**1.5 * s.error / s.lambda0**2) ** 2
     for m, holds in ((math.ceil(needed), True), (math.floor(needed) - 1, False)):
         wide = {c.name: c for c in relu_implicit._initial(replace(s, m=m))}
         assert wide["width"].holds is holds
 
 
-def doubled(seed: int) -> tuple[ReLUImplicit, relu_implicit.Start, Tensor, Tensor]:
+def doubled(seed: int) -> tuple[ReLUImplicit, relu_implicit.Scales, Tensor, Tensor]:
     """A network whose norms are twice those from which ω is measured, with γ at its largest."""
     m, n, d = 12, 5, 4
     X, y = sphere(n, d, seed + 10), normal(n, g=generator(seed + 20))
@@ -175,7 +175,7 @@ def doubled(seed: int) -> tuple[ReLUImplicit, relu_implicit.Start, Tensor, Tenso
         1 / (4 * omega),
     )
     then = ReLUImplicit(W, U, a, c, 1 / (4 * omega))
-    return now, relu_implicit.start(then, X, y), X, y
+    return now, relu_implicit.scales(then, X, y), X, y
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -228,7 +228,7 @@ def test_equal_inputs_leave_nothing_to_divide_by() -> None:
     assert flow.constants["way of W"] == flow.constants["m needed"] == INF
     assert relu_implicit.descent_conditions(model, twice, y, lambda0=0.0)["margin"].ratio == INF
     assert relu_implicit.printed_width_range(model, twice, y, lambda0=0.0) == (INF, INF)
-    measured = relu_implicit.start(model, twice, y)
+    measured = relu_implicit.scales(model, twice, y)
     assert measured.gram == pytest.approx(0.0, abs=1e-14)
     large = relu_implicit.flow_conditions(model, X, y)  # λ₀ = 4/3 > 1
     assert not large["eigenvalue"].holds
@@ -326,7 +326,7 @@ def plain() -> tuple[VanillaDEQ, Tensor, Tensor]:
 def test_condition_one_by_hand() -> None:
     """δ = 0.1: ρ̄_w = 0.6, ρ̄_u = 2.1, ρ̄_a = 0.6; c_w = 7.875, c_u = 1.5, c_a = 5.25."""
     model, X, y = plain()
-    s = vanilla.start(model, X, y, 0.1)
+    s = vanilla.scales(model, X, y, 0.1)
     assert (s.w, s.u, s.a) == pytest.approx((0.6, 2.1, 0.6))
     assert (s.n, s.delta) == (2, 0.1)
     assert (s.x, s.lambda0, s.error) == pytest.approx((math.sqrt(2), 4.0, 5.0))
@@ -351,9 +351,9 @@ def test_condition_one_by_hand() -> None:
     assert needs(printed)["(8)"] == needs(found)["(8)"]
 
 
-def vanilla_start(**changed: float) -> vanilla.Start:
+def vanilla_start(**changed: float) -> vanilla.Scales:
     """ρ̄_w = 0, ρ̄_u = 3, ρ̄_a = 1: c_w = c_a = 3 and c_u = 1, so C = 10 and T = 19."""
-    base = vanilla.Start(n=1, delta=0.1, w=0.0, u=3.0, a=1.0, x=1.0, lambda0=8.0, error=1.0)
+    base = vanilla.Scales(n=1, delta=0.1, w=0.0, u=3.0, a=1.0, x=1.0, lambda0=8.0, error=1.0)
     return replace(base, **changed)  # type: ignore[arg-type]
 
 
@@ -395,13 +395,13 @@ def test_a_ball_that_leaves_the_contractions() -> None:
         with pytest.raises(
             ValueError, match=f"delta, the radius of the balls, must be positive, got {delta!r}"
         ):
-            vanilla.start(model, X, y, delta)
+            vanilla.scales(model, X, y, delta)
 
 
 def test_equal_inputs_and_the_vanilla_deq() -> None:
     model, X, y = plain()
     twice = torch.stack((X[0], X[0]))
-    s = vanilla.start(model, twice, y, 0.1)
+    s = vanilla.scales(model, twice, y, 0.1)
     assert s.lambda0 == pytest.approx(0.0, abs=1e-14)
     assert replace(s, lambda0=0.0).step == 0.0
     assert not vanilla.condition_one(model, twice, y, 0.1).holds
@@ -411,7 +411,7 @@ def test_equal_inputs_and_the_vanilla_deq() -> None:
 def test_gradients_of_a_vanilla_deq_stay_below_their_bounds(seed: int) -> None:
     model = VanillaDEQ.init(10, 4, variance=0.02, seed=seed)
     X, y = normal(5, 4, g=generator(seed + 7)), normal(5, g=generator(seed + 8))
-    s = vanilla.start(model, X, y, 1e-9)
+    s = vanilla.scales(model, X, y, 1e-9)
     found = gradient(model, X, y, tol=1e-13)
     assert s.error == pytest.approx(float(found.error.norm()), rel=1e-10)
     for name, c in s.gradients.items():

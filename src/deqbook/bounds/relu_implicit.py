@@ -26,13 +26,13 @@ from deqbook.models import ReLUImplicit
 from deqbook.models.closed_form import margin
 
 __all__ = [
-    "Start",
+    "Scales",
     "descent_conditions",
     "feature_gram",
     "flow_conditions",
     "implicit_only_conditions",
     "printed_width_range",
-    "start",
+    "scales",
 ]
 
 
@@ -49,7 +49,7 @@ def feature_gram(model: ReLUImplicit, X: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Start:
+class Scales:
     r"""The numbers at initialisation that the theorems are made of.
 
     ``gram`` is :math:`\lambda_{\min}(G(0))`, ``lambda0`` the :math:`\lambda_0` of the theorem, at
@@ -59,7 +59,7 @@ class Start:
     :math:`\min\{\min|Ux_i|,\ \tfrac38\sqrt m\,\min|\tilde\gamma Wz_i+\phi_i|\}`.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> s = start(ReLUImplicit(one, one, one[0], one[0], gamma=0.2), one, one[0])  # n = m = ω = 1
+    >>> s = scales(ReLUImplicit(one, one, one[0], one[0], gamma=0.2), one, one[0])  # n = m = ω = 1
     >>> {name: round(beta, 6) for name, beta in s.gradients.items()}, round(s.smoothness, 6)
     ({'W': 4.0, 'U': 6.0, 'a': 4.0, 'c': 2.0}, 72.0)
     """
@@ -135,9 +135,9 @@ def _omega(model: ReLUImplicit) -> float:
 
 
 @torch.no_grad()
-def start(
+def scales(
     model: ReLUImplicit, X: Tensor, y: Tensor, *, lambda0: float | None = None, tol: float = 1e-13
-) -> Start:
+) -> Scales:
     r"""Measure the network at its start; ``lambda0`` is :math:`\frac43\lambda_{\min}(G(0))`.
 
     Another choice, such as :math:`\lambda_{\min}(G^\infty)`, may be passed. ``X`` is (n, d), ``y``
@@ -145,14 +145,14 @@ def start(
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> model = ReLUImplicit(one, one, one[0], one[0], gamma=0.2)  # φ = 1, z = 1.25, output 2.25
-    >>> s = start(model, one, one[0])
+    >>> s = scales(model, one, one[0])
     >>> round(s.gram, 6), round(s.error, 6), round(s.margin, 6)
     (1.0, 1.25, 0.46875)
     """
     gram = float(torch.linalg.eigvalsh(feature_gram(model, X))[0])
     z, q = model.solve(X, tol=tol).z, model.inject(X)
     near = min(float((X @ model.U.mT).abs().min()), 3 / 8 * model.m**0.5 * margin(model, X, z))
-    return Start(
+    return Scales(
         n=X.shape[0],
         m=model.m,
         gamma=model.gamma,
@@ -167,7 +167,7 @@ def start(
     )
 
 
-def _initial(s: Start) -> tuple[Condition, ...]:
+def _initial(s: Scales) -> tuple[Condition, ...]:
     """Return what both theorems ask for."""
     root = math.sqrt(s.m)
     width = 192 * s.omega * s.n**1.5 * _over(s.error, s.lambda0**2)
@@ -181,7 +181,7 @@ def _initial(s: Start) -> tuple[Condition, ...]:
     )
 
 
-def _constants(s: Start) -> dict[str, float]:
+def _constants(s: Scales) -> dict[str, float]:
     width = _over(s.omega * s.error, s.lambda0**2)
     return {
         "omega": s.omega,
@@ -201,9 +201,9 @@ def flow_conditions(
     Then :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`,
     :math:`\lambda_{\min}(G(t))\ge\lambda_0/2`, :math:`\|W\|,\|U\|\le2\omega\sqrt m`,
     :math:`\|a\|,\|c\|\le2\sqrt m`, and the weights stay within
-    ``start(…).flow_displacements``. The constant "m needed, by norm of X" is, for inputs of length
+    ``scales(…).flow_displacements``. The constant "m needed, by norm of X" is, for inputs of length
     1, the sharper width :math:`\sqrt m\ge144\,\omega\sqrt n\,\|X\|^2\|e(0)\|/\lambda_0^2`.
-    Arguments are those of ``start``.
+    Arguments are those of ``scales``.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> model = ReLUImplicit(one, one, one[0], one[0], gamma=0.2)  # the output is 2.25
@@ -212,7 +212,7 @@ def flow_conditions(
     >>> print(flow_conditions(model, one, one[0], lambda0=1.0).worst)
     width: 1 < 240 (need/have 240)
     """
-    s = start(model, X, y, lambda0=lambda0)
+    s = scales(model, X, y, lambda0=lambda0)
     way = {f"way of {k}": v for k, v in s.flow_displacements.items()}
     return Conditions("gao2022, Theorem 3.1", _initial(s), s.lambda0, constants=_constants(s) | way)
 
@@ -226,7 +226,7 @@ def descent_conditions(
     side, :math:`\frac{16\sqrt n}{\lambda_0}\|e(0)\|<\text{margin}`. Then
     :math:`\|e(k)\|^2\le(1-\eta\lambda_0/2)^k\|e(0)\|^2`. The last condition replaces a step of the
     source's proof that fails; it is about small errors, not about large widths.
-    Arguments are those of ``start``.
+    Arguments are those of ``scales``.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> model = ReLUImplicit(one, one, one[0], one[0], gamma=0.2)  # the output is 2.25
@@ -234,7 +234,7 @@ def descent_conditions(
     >>> found.holds, round(1 / found.step, 6)
     (True, 72.0)
     """
-    s = start(model, X, y, lambda0=lambda0)
+    s = scales(model, X, y, lambda0=lambda0)
     way = s.descent_displacements
     asked = (*_initial(s), Condition("margin", "margin ≥ 16√n‖e(0)‖/λ₀", s.margin, way["U"]))
     known = _constants(s) | {f"way of {k}": v for k, v in way.items()}
@@ -250,7 +250,7 @@ def printed_width_range(
     :math:`m\ge2048\,\omega^2n\|X\|^2\|e(0)\|^2/\lambda_0^3` keeps U near its start;
     :math:`m\le64\,\omega^2n\|e(0)\|^2/\lambda_0^2` makes the bound on :math:`\|a\|` true at
     :math:`t=0`. The first exceeds the second by the factor :math:`32\|X\|^2/\lambda_0`.
-    Arguments are those of ``start``.
+    Arguments are those of ``scales``.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> model = ReLUImplicit(one, one, one[0], one[0], gamma=0.2)
@@ -258,7 +258,7 @@ def printed_width_range(
     >>> round(least, 6), round(largest, 6)
     (3200.0, 100.0)
     """
-    s = start(model, X, y, lambda0=lambda0)
+    s = scales(model, X, y, lambda0=lambda0)
     common = s.omega**2 * s.n * s.error**2
     return _over(2048 * common * s.x**2, s.lambda0**3), _over(64 * common, s.lambda0**2)
 

@@ -22,17 +22,17 @@ from deqbook.bounds.conditions import Condition, Conditions
 from deqbook.linalg import operator_norm
 from deqbook.models import VanillaDEQ
 
-__all__ = ["Start", "condition_one", "start"]
+__all__ = ["Scales", "condition_one", "scales"]
 
 
 @dataclass(frozen=True)
-class Start:
+class Scales:
     r"""The numbers of Condition 1: norms in the balls, :math:`\|X\|_F`, :math:`\lambda_0`, error.
 
     ``w``, ``u``, ``a`` are the :math:`\bar\rho`, ``x`` is :math:`\|X\|_F`, ``lambda0`` is
     :math:`\lambda_{\min}(ZZ^\top)` at the start, ``error`` is :math:`\|e(0)\|`.
 
-    >>> s = Start(n=1, delta=0.1, w=0.5, u=2.0, a=1.0, x=1.0, lambda0=4.0, error=1.0)
+    >>> s = Scales(n=1, delta=0.1, w=0.5, u=2.0, a=1.0, x=1.0, lambda0=4.0, error=1.0)
     >>> s.gradients, s.implicit, s.total
     ({'W': 8.0, 'U': 2.0, 'a': 4.0}, 68.0, 84.0)
     >>> s.factor(s.step) < 1  # λ₀ is too small for these gradients
@@ -83,14 +83,14 @@ class Start:
 
 
 @torch.no_grad()
-def start(model: VanillaDEQ, X: Tensor, y: Tensor, delta: float, *, tol: float = 1e-13) -> Start:
+def scales(model: VanillaDEQ, X: Tensor, y: Tensor, delta: float, *, tol: float = 1e-13) -> Scales:
     """Measure the network at its start: ``X`` is (n, d), ``y`` (n,), ``delta`` the radius of balls.
 
     ``tol`` is for the equilibria. ``ValueError`` if ``delta`` is not positive or the network has a
     bias, which the theorem does not know.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> s = start(VanillaDEQ(one / 2, one, one[0]), one, 3 * one[0], delta=0.1)  # z = 2
+    >>> s = scales(VanillaDEQ(one / 2, one, one[0]), one, 3 * one[0], delta=0.1)  # z = 2
     >>> round(s.w, 6), round(s.lambda0, 6), round(s.error, 6)
     (0.6, 4.0, 1.0)
     """
@@ -98,7 +98,7 @@ def start(model: VanillaDEQ, X: Tensor, y: Tensor, delta: float, *, tol: float =
         raise ValueError(f"delta, the radius of the balls, must be positive, got {delta!r}.")
     model.refuse_bias()
     z = model.solve(X, tol=tol).z
-    return Start(
+    return Scales(
         n=X.shape[0],
         delta=delta,
         w=operator_norm(model.W.detach()) + delta,
@@ -119,7 +119,7 @@ def condition_one(
     (8) :math:`\lambda_0^{3/2}\ge4(2+\sqrt2)\bar\rho_a^{-1}C\|X\|_F^2\|e(0)\|` and
     (9') :math:`\lambda_0\ge8C\|X\|_F^2` with :math:`C=c_w^2+c_u^2`; the printed (9) has 4. Then
     :math:`\mathcal L(k)\le(1-\eta\lambda_0/2)^k\mathcal L(0)` for :math:`\eta` up to ``step``.
-    Arguments are those of ``start``; ``printed=True`` takes (9).
+    Arguments are those of ``scales``; ``printed=True`` takes (9).
 
     >>> one, y = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     >>> long = VanillaDEQ(0 * one, 10 * one, 0.01 * one[0])  # long features, a small read-out
@@ -128,7 +128,7 @@ def condition_one(
     >>> condition_one(VanillaDEQ(one / 2, one, one[0]), one, y, delta=0.1).holds
     False
     """
-    s = start(model, X, y, delta)
+    s = scales(model, X, y, delta)
     x2, C = s.x**2, s.implicit
     number, name = (4, "(9)") if printed else (8, "(9')")
     asked = (

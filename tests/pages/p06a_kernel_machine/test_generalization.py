@@ -352,7 +352,7 @@ def test_zero_weights_have_no_scale() -> None:
     W, U, a, c = zero
     model, X, y = ReLUImplicit(W, U, a, c, 0.2), torch.eye(3).double(), torch.ones(3).double()
     for conditions in (
-        relu_implicit.start,
+        relu_implicit.scales,
         relu_implicit.flow_conditions,
         relu_implicit.descent_conditions,
     ):

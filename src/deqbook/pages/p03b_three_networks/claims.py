@@ -130,7 +130,7 @@ feature_gram_is_stable.breaks(
 
 
 def _kept(
-    s: relu_implicit.Start, run: Trajectory, *, printed: bool = False
+    s: relu_implicit.Scales, run: Trajectory, *, printed: bool = False
 ) -> Iterator[Measurement]:
     """Compare spectrum and norms with their bounds; printed ones for a and c do not see m."""
     root, unit = math.sqrt(s.m), s.omega * math.sqrt(s.n) * s.error / s.lambda0
@@ -283,7 +283,7 @@ def _certificate(trial, *, times_edge=1.0):
     model, X, y = lab.ordinary(trial.seed)
     step = times_edge / lab.edge(model, X)
     rest, error, factor = lab.remainders(model, X, y, step, 20)
-    allowed = 1 - 3 / 8 * step * relu_implicit.start(model, X, y).lambda0
+    allowed = 1 - 3 / 8 * step * relu_implicit.scales(model, X, y).lambda0
     worst = float((factor + rest / error).max()) / allowed
     name = "labels ±1, each step: (‖I-ηH‖ + ‖Δŷ+ηHe‖/‖e‖) ÷ (1-⅜ηλ₀)"
     yield Measurement(name, worst, "≤", 1.0, theorem=False)
@@ -507,7 +507,7 @@ def _proof_gain(trial, *, printed=False):
     With the ``printed`` (9) the balls are widened until it holds with room 0.9 and (9') fails.
     """
     model, X, y = lab.small_readout(trial.seed)
-    s = vanilla.start(model, X, y, lab.widest_ball(model, X, y) if printed else lab.DELTA)
+    s = vanilla.scales(model, X, y, lab.widest_ball(model, X, y) if printed else lab.DELTA)
     gain = (1 - s.factor(s.step)) / (s.step * s.lambda0 / 2)
     yield at_least("what a step of the proof gains ÷ (ηλ₀/2), at the largest step", gain, 1.0)
 

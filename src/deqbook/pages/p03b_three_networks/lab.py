@@ -204,7 +204,7 @@ def ordinary_flow(seed: int) -> tuple[Conditions, float, Trajectory]:
     return wide, wide.constants["m needed"] / model.m, euler_flow(model, X, y, 6.0)
 
 
-NearRun = tuple[Conditions, relu_implicit.Start, Trajectory]
+NearRun = tuple[Conditions, relu_implicit.Scales, Trajectory]
 
 
 def near_flow(
@@ -231,7 +231,7 @@ def _near_flow(seed: int, twins: bool, gamma: float, until: float, train: str) -
         return relu_implicit.flow_conditions(model, X, y)
 
     y = near_labels(model, X, seed + 200, ask, "width")
-    conditions, s = ask(y), relu_implicit.start(model, X, y)
+    conditions, s = ask(y), relu_implicit.scales(model, X, y)
     data = torn(model, X, s.error) if twins else (X, y)
     W, U, a, c = (p.detach() for p in (model.W, model.U, model.a, model.c))
     trained = ReLUImplicit(W, U, a, c, gamma, train=tuple(train))
@@ -253,7 +253,7 @@ def near_network(seed: int) -> tuple[ReLUImplicit, Tensor, Tensor, Conditions]:
 def near_descent(seed: int, times_edge: float, twins: bool) -> NearRun:
     """Run 100 steps, the largest admitted, or 40 steps ``times_edge`` ÷ λ_max(H(0))."""
     model, X, y, conditions = near_network(seed)
-    s = relu_implicit.start(model, X, y)
+    s = relu_implicit.scales(model, X, y)
     step, epochs = (times_edge / edge(model, X), 40) if times_edge else (conditions.step, 100)
     data = torn(model, X, s.error) if twins else (X, y)
     return conditions, s, descend(model, *data, step, epochs)
@@ -381,12 +381,12 @@ def widest_ball(model: VanillaDEQ, X: Tensor, y: Tensor) -> float:
 @lru_cache(maxsize=16)
 def near_vanilla(
     seed: int, times_edge: float, twins: bool
-) -> tuple[Conditions, vanilla.Start, Trajectory]:
+) -> tuple[Conditions, vanilla.Scales, Trajectory]:
     """Run descent on the network that meets Condition 1, at 0.99 of the step it admits.
 
     Or with steps ``times_edge`` ÷ λ_max(H(0)); or from equal inputs.
     """
     model, X, y = small_readout(seed)
-    conditions, s = vanilla.condition_one(model, X, y, DELTA), vanilla.start(model, X, y, DELTA)
+    conditions, s = vanilla.condition_one(model, X, y, DELTA), vanilla.scales(model, X, y, DELTA)
     step = times_edge / edge(model, X) if times_edge else 0.99 * conditions.step
     return conditions, s, descend(model, equal_inputs(X) if twins else X, y, step, 100)
