@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,13 @@ def test_code_fits_the_page(chapter):
         if len(line) > WIDEST_CODE
     ]
     assert not long, "\n".join([f"wider than {WIDEST_CODE} columns:", *long])
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_page_uses_what_it_imports(chapter, tmp_path):
+    cells = code_cells(jupytext.read(ROOT / f"{chapter}.md"))
+    source = tmp_path / "page.py"
+    source.write_text("\n".join(cell.source for cell in cells), encoding="utf-8")
+    command = ["ruff", "check", "--isolated", "--no-cache", "--select", "F401,F811,F821", source]
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

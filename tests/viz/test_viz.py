@@ -31,7 +31,6 @@ from deqbook.viz import (
     label_curve,
     look,
     reference_slope,
-    residual_plot,
     scientific,
     slider,
     style,
@@ -241,13 +240,6 @@ def test_band_is_median_and_range(ax: Any) -> None:
     assert (edges.min(), edges.max()) == (1.0, 9.0)
     with pytest.raises(ValueError, match=r"\(3,\).*\(3, 2\).*one row per seed"):
         band(ax, [0, 1, 2], Y)
-
-
-def test_residual_plot_labels_curves_and_skips_zeros(ax: Any) -> None:
-    residual_plot({"Picard": [1.0, 0.1, 0.0], "Newton": [1.0, 1e-9]}, ax=ax)
-    assert ax.get_yscale() == "log"
-    assert [text.get_text() for text in ax.texts] == ["Picard", "Newton"]
-    assert np.isnan(ax.lines[0].get_ydata()[-1])
 
 
 # --- sliders ---------------------------------------------------------------------------------

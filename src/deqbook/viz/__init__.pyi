@@ -8,5 +8,4 @@ from .style import known_looks as known_looks
 from .style import label_curve as label_curve
 from .style import look as look
 from .style import reference_slope as reference_slope
-from .style import residual_plot as residual_plot
 from .style import use_style as use_style

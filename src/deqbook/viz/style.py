@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
@@ -22,7 +20,6 @@ __all__ = [
     "label_curve",
     "look",
     "reference_slope",
-    "residual_plot",
     "use_style",
 ]
 
@@ -251,34 +248,3 @@ def band(ax: Axes, x: ArrayLike, Y: ArrayLike, **style: Any) -> Line2D:
         x, Y.min(axis=0), Y.max(axis=0), color=line.get_color(), alpha=0.18, linewidth=0
     )
     return line
-
-
-def residual_plot(
-    traces: Mapping[str, Sequence[float] | np.ndarray],
-    *,
-    ax: Axes | None = None,
-    xlabel: str = "iteration",
-    ylabel: str = "residual",
-    label_at: float = 0.7,
-) -> Axes:
-    """Plot residuals against the iteration, one curve per model or solver, labels on the curves.
-
-    The keys of ``traces`` are names that :func:`look` knows (``KeyError`` otherwise). An exact
-    zero cannot be shown on a logarithmic axis and ends its curve. Without ``ax`` a figure is made.
-
-    >>> ax = residual_plot({"Picard": [1, 0.5, 0.25], "Newton": [1, 1e-3, 0]})
-    >>> ax.get_yscale(), [text.get_text() for text in ax.texts]
-    ('log', ['Picard', 'Newton'])
-    >>> plt.close()
-    """
-    if ax is None:
-        _, ax = plt.subplots()
-    ax.set_yscale("log")
-    for name, trace in traces.items():
-        residuals = np.array(trace, dtype=float)
-        residuals[residuals <= 0.0] = np.nan
-        (line,) = ax.plot(np.arange(residuals.size), residuals, **look(name))
-        label_curve(ax, line, name, at=label_at)
-    ax.set_xlabel(xlabel)
-    ax.set_ylabel(ylabel)
-    return ax
