@@ -150,6 +150,7 @@ def label_curve(
     default suits a falling curve and ``(-6, 3)`` a rising one. Raises ``ValueError`` when ``at``
     is outside [0, 1] or the curve has no finite point.
 
+    >>> import matplotlib.pyplot as plt
     >>> _, ax = plt.subplots()
     >>> (line,) = ax.plot([0, 1, 2], [4, 2, 1])
     >>> label_curve(ax, line, "halved", at=0.5)
@@ -194,6 +195,7 @@ def reference_slope(
     labelled with ``text`` if there is any. Raises ``ValueError`` unless exactly one of the two is
     given and the scales of ``ax`` fit it.
 
+    >>> import matplotlib.pyplot as plt
     >>> _, ax = plt.subplots()
     >>> ax.set_yscale("log")
     >>> line = reference_slope(ax, through=(0, 1.0), until=3, factor=0.5)
@@ -231,6 +233,7 @@ def band(ax: Axes, x: ArrayLike, Y: ArrayLike, **style: Any) -> Line2D:
     ``x`` is (p,), ``Y`` (seeds, p); ``style`` goes to ``ax.plot``. Raises ``ValueError`` when the
     shapes do not fit.
 
+    >>> import matplotlib.pyplot as plt
     >>> _, ax = plt.subplots()
     >>> line = band(ax, [0, 1], [[1, 4], [2, 5], [9, 6]], **look("OptEq"))
     >>> line.get_ydata().tolist()
