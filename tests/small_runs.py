@@ -12,9 +12,11 @@ from torch import Tensor
 from deqbook.dynamics import (
     Record,
     Trajectory,
+    gradient_descent,
 )
 from deqbook.models import VanillaDEQ
 from deqbook.runtime import generator, normal
+from deqbook.solvers import Picard
 
 TOL = 1e-12
 
@@ -62,3 +64,14 @@ def gram(n: int = 4) -> tuple[np.ndarray, np.ndarray]:
     g = generator(3)
     J = normal(n, 6, g=g).numpy()
     return J @ J.T, normal(n, g=g).numpy()
+
+
+def one_case(seed: int) -> Trajectory:
+    assert torch.get_num_threads() == 1
+    X, y = data()
+    return gradient_descent(VanillaDEQ.init(6, 3, seed=seed), X, y, 0.1, 3)
+
+
+def lost_case(seed: int) -> Trajectory:
+    model, X, y = runaway()
+    return gradient_descent(model, X, y, 0.25, 2, solver=Picard())

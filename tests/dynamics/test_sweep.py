@@ -8,27 +8,13 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from small_runs import data, runaway, same
+from small_runs import lost_case, one_case, same
 
 from deqbook.dynamics import (
     LeftRegion,
     Trajectory,
-    gradient_descent,
     sweep,
 )
-from deqbook.models import VanillaDEQ
-from deqbook.solvers import Picard
-
-
-def one_case(seed: int) -> Trajectory:
-    assert torch.get_num_threads() == 1
-    X, y = data()
-    return gradient_descent(VanillaDEQ.init(6, 3, seed=seed), X, y, 0.1, 3)
-
-
-def lost_case(seed: int) -> Trajectory:
-    model, X, y = runaway()
-    return gradient_descent(model, X, y, 0.25, 2, solver=Picard())
 
 
 def test_a_sweep_is_the_same_with_any_executor() -> None:
@@ -41,7 +27,8 @@ def test_a_sweep_is_the_same_with_any_executor() -> None:
     assert not np.array_equal(plain[1].predictions, plain[2].predictions)
     with ThreadPoolExecutor(2) as pool:
         threads = sweep(one_case, cases, executor=pool)
-    context = multiprocessing.get_context("fork")
+    # "spawn": a forked child of a process that has used torch's threads can hang.
+    context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context) as pool:
         processes = sweep(one_case, cases, executor=pool)
         with pytest.raises(LeftRegion, match=r"^epoch 1: no equilibrium was found") as caught:
