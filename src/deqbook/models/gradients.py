@@ -159,7 +159,7 @@ def gradient(
         if start is not None and before is not None and before.feedback is not None:
             start = start.ahead(before.feedback)
         return _closed(model, x, y, start, z0, v0, solver, adjoint_solver, tol, contraction)
-    if not before is v0 is contraction is None:
+    if any(option is not None for option in (before, v0, contraction)):
         raise ValueError(
             f"before, v0 and contraction serve closed forms, and {type(model).__name__} has none; "
             "leave them out."
