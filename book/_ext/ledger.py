@@ -49,7 +49,7 @@ STATUS = {
 
 
 def claims_module(chapter: str) -> str:
-    """Name the module with a page's claims, ``deqbook.pages.p01_wellposedness.claims`` say."""
+    """Name the module with a page's claims, ``deqbook.pages.p01a_contraction.claims`` say."""
     return f"{PAGES}.p{chapter}.claims"
 
 

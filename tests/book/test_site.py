@@ -151,6 +151,19 @@ def test_weight(site: Path, page: str) -> None:
     assert total <= PAGE_BUDGET, f"{page} weighs {total} bytes, more than {PAGE_BUDGET}"
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("chapters/")])
+def test_numbers_of_sections_and_theorems_begin_with_the_number_in_the_file_name(
+    site: Path, page: str
+) -> None:
+    chapter = int(Path(page).name[:2])
+    body = soup(page_file(site, page)).select_one("article")
+    assert body is not None
+    numbers = [tag.text for tag in body.select("h1 .section-number, h2 .section-number")]
+    numbers += [tag.text.split()[1] for tag in body.select(".caption-number") if tag.text.strip()]
+    firsts = {number.strip().split(".")[0] for number in numbers}
+    assert firsts == {str(chapter)}, f"{page} is numbered {sorted(firsts)}"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_ids_are_unique(site: Path, page: str) -> None:
     ids = [tag["id"] for tag in soup(page_file(site, page)).select("article [id]")]
