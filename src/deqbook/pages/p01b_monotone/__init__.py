@@ -1,0 +1,1 @@
+"""Claims and experiments of chapters/01b_monotone.md."""
