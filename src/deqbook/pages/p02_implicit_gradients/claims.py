@@ -8,14 +8,17 @@ control spoils is a keyword, so that *the same* measurement is repeated.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from deqbook.claims import (
+    Evidence,
     Measurement,
     at_least,
     at_most,
@@ -145,17 +148,17 @@ implicit_function.breaks(
 
 
 def _relu_partials(model: ReLUImplicit, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ∂_z g, ∂_W g and ∂_U g of one sample by automatic differentiation."""
+    """Return ∂_z F, ∂_W F and ∂_U F of one sample, F = z - f, by automatic differentiation."""
     W, U = model.W.detach(), model.U.detach()
 
-    def g(z: Tensor, W: Tensor, U: Tensor) -> Tensor:
+    def F(z: Tensor, W: Tensor, U: Tensor) -> Tensor:
         q = torch.relu(x @ U.mT) / math.sqrt(model.m)
         return z - torch.relu(model.scale * z @ W.mT + q)
 
     return (
-        lab.jacobian(lambda t: g(t, W, U), z),
-        lab.jacobian(lambda t: g(z, t, U), W),
-        lab.jacobian(lambda t: g(z, W, t), U),
+        lab.jacobian(lambda t: F(t, W, U), z),
+        lab.jacobian(lambda t: F(z, t, U), W),
+        lab.jacobian(lambda t: F(z, W, t), U),
     )
 
 
@@ -169,17 +172,17 @@ def _relu_formulas(trial, *, scaled=True, through_state=True):
     in_W, in_U, errors = torch.zeros_like(vec(W)), torch.zeros_like(vec(U)), []
     for xi, zi, pre, features, e in zip(x[:, None], s.z[:, None], s.pre, x @ U.mT, s.e):
         D, E = (torch.diag((t > 0).double()) for t in (pre, features))
-        g_z = eye(model.m) - scale * D @ W
-        g_W = -(scale if scaled else 1.0) * kron(zi, D)
-        g_U = -D @ kron(xi, E) / root
+        F_z = eye(model.m) - scale * D @ W
+        F_W = -(scale if scaled else 1.0) * kron(zi, D)
+        F_U = -D @ kron(xi, E) / root
         exact = _relu_partials(model, xi, zi)
-        errors.append([relative(form, t) for form, t in zip((g_z, g_W, g_U), exact)])
-        adjoint = torch.linalg.solve(g_z.mT, a)
-        in_W = in_W - e * g_W.mT @ adjoint
+        errors.append([relative(form, t) for form, t in zip((F_z, F_W, F_U), exact)])
+        adjoint = torch.linalg.solve(F_z.mT, a)
+        in_W = in_W - e * F_W.mT @ adjoint
         if through_state:
-            in_U = in_U - e * g_U.mT @ adjoint
+            in_U = in_U - e * F_U.mT @ adjoint
         in_U = in_U + e * kron(xi, E).mT @ c / root  # the second path: c reads out φ as well
-    for name, values in zip(("∂_z g", "∂_W g", "∂_U g"), zip(*errors)):
+    for name, values in zip(("∂_z F", "∂_W F", "∂_U F"), zip(*errors)):
         yield within(f"{name}: Kronecker form vs autograd", max(values), SAME)
 
     def loss(W: Tensor, q: Tensor, a: Tensor, c: Tensor) -> Tensor:
@@ -239,7 +242,7 @@ relu_gradients.breaks("γ = 1 instead of γ ≤ γ₀√m/‖W‖ ≈ 0.25", par
 
 @claim(
     "gao2023.gradient",
-    "Only W trained: ∇W = γ̃ Pᵀdiag(e)Z, with one adjoint row p_i for each sample",
+    "Only W trained: ∇W = γ̃ Vᵀdiag(e)Z, with one adjoint state v_i for each sample",
     "prop-implicit-only-gradient",
 )
 def implicit_only_gradient(trial, *, factor=True):
@@ -253,9 +256,9 @@ def implicit_only_gradient(trial, *, factor=True):
     J = kron(net.b[None], eye(n)) @ torch.linalg.solve(Q, D)
     blocks = J.reshape(n, m, n)  # row i, unit r, sample j
     outside = blocks * (1 - eye(n))[:, None, :]
-    yield within("entries of P across samples", float(outside.abs().max()), 1e-14)
+    yield within("entries of V across samples", float(outside.abs().max()), 1e-14)
     rows = torch.stack([blocks[i, :, i] for i in range(n)])
-    yield _same("rows of P vs sample by sample", rows, net.adjoints(net.A, pre))
+    yield _same("rows of V vs sample by sample", rows, net.adjoints(net.A, pre))
     in_A = kron(eye(m), Z).mT @ J.mT @ e
     value = unvec(in_A * (net.scale / math.sqrt(m) if factor else 1.0), net.A)
 
@@ -298,7 +301,7 @@ def _adjoint_by_kronecker(net: lab.ImplicitOnly, pre: Tensor, *, ordered: bool) 
 
 @claim(
     "gao2023.lemma3.2",
-    "Derivatives of states and adjoints in W: dp_i = γ̃ D_i(I - γ̃WᵀD_i)⁻¹ dWᵀ p_i",
+    "Derivatives of states and adjoints in W: dv_i = γ̃ D_i(I - γ̃WᵀD_i)⁻¹ dWᵀ v_i",
     "lem-adjoint-derivative",
 )
 def adjoint_derivative(trial, *, ordered=True, at_kink=False):
@@ -319,23 +322,23 @@ def adjoint_derivative(trial, *, ordered=True, at_kink=False):
     yield _same("dZ: Kronecker form vs autograd", in_Z, auto)
     in_J = _adjoint_by_sample(net, pre)
     slopes = lab.differences(lambda A: vec(net.adjoints(A, net.states(A)[1])), net.A)
-    yield _close("dp: sample by sample", in_J, slopes)
+    yield _close("dv: sample by sample", in_J, slopes)
     # J_i is the gradient of bᵀz_i in its features, so dJ is a second derivative of the equilibrium
     in_Phi = torch.func.grad(lambda Phi, A: (state(A, Phi) @ net.b).sum())
     auto = lab.jacobian(lambda A: in_Phi(net.Phi, A).mT, net.A)
-    yield _same("dp: sample by sample vs autograd, twice", in_J, auto)
+    yield _same("dv: sample by sample vs autograd, twice", in_J, auto)
     big = _adjoint_by_kronecker(net, pre, ordered=ordered)
-    yield _same("dp: Kronecker form vs autograd, twice", big, auto)
+    yield _same("dv: Kronecker form vs autograd, twice", big, auto)
 
 
 # the source has dWᵀ alone, which fits no shape; of the two orders that fit, one is right
 adjoint_derivative.breaks(
-    "Kronecker factors in the wrong order: I_n⊗dWᵀ for dWᵀ⊗I_n", "dp: Kronecker", ordered=False
+    "Kronecker factors in the wrong order: I_n⊗dWᵀ for dWᵀ⊗I_n", "dv: Kronecker", ordered=False
 )
 adjoint_derivative.breaks(
     "the pattern is not fixed: one unit rests at its kink",
     "dZ: Kronecker form vs central differences",
-    "dp: sample by sample vs central differences",
+    "dv: sample by sample vs central differences",
     at_kink=True,
 )
 
@@ -405,29 +408,29 @@ def _partials(
     net: lab.Monotone, *, commute: bool = True, ordered: bool = True
 ) -> Iterator[Measurement]:
     yield _clear(net.s.pre)
-    yield _same("∂_Z g: Kronecker form vs autograd", net.Q, net.in_state())
+    yield _same("∂_Z F: Kronecker form vs autograd", net.Q, net.in_state())
     for name, value in _by_parameter(net, commute=commute, ordered=ordered).items():
-        g, theta = partial(net.residual, name), net.parameters[name]
-        auto, slopes = lab.jacobian(g, theta), lab.differences(g, theta)
-        yield from _two_routes(f"∂_{name} g: Kronecker form", -value, auto, slopes)
+        F, theta = partial(net.residual, name), net.parameters[name]
+        auto, slopes = lab.jacobian(F, theta), lab.differences(F, theta)
+        yield from _two_routes(f"∂_{name} F: Kronecker form", -value, auto, slopes)
 
 
 def _chain_identities(trial, *, transposed=True, commute=True):
     A = lab.monotone(trial.seed, 1).parameters["A"]
     m = len(A)
-    K, one = commutation(m, m), eye(m * m)
+    C, one = commutation(m, m), eye(m * m)
     P_A, P_B = lab.chain_A(A, commute=commute), lab.chain_B(m, commute=commute)
     G = A.mT @ A
-    target = (one + K) @ (kron(eye(m), G) + kron(G, eye(m)))
-    yield _same("P_A P_Aᵀ vs (I+K)(AᵀA⊕AᵀA)", P_A @ (P_A.mT if transposed else P_A), target)
-    yield _same("P_B P_Bᵀ vs 2(I-K)", P_B @ P_B.mT, 2 * (one - K))
-    yield equal("‖I+K‖", operator_norm(one + K), 2, SAME)
-    yield equal("‖I-K‖", operator_norm(one - K), 2, SAME)
+    target = (one + C) @ (kron(eye(m), G) + kron(G, eye(m)))
+    yield _same("P_A P_Aᵀ vs (I+C)(AᵀA⊗I + I⊗AᵀA)", P_A @ (P_A.mT if transposed else P_A), target)
+    yield _same("P_B P_Bᵀ vs 2(I-C)", P_B @ P_B.mT, 2 * (one - C))
+    yield equal("‖I+C‖", operator_norm(one + C), 2, SAME)
+    yield equal("‖I-C‖", operator_norm(one - C), 2, SAME)
 
 
 @claim(
     "nguyen2022.lemma3.2.1",
-    "Monotone DEQ: partial derivatives of g, and the matrices P_A and P_B",
+    "Monotone DEQ: partial derivatives of F = z - f, and the matrices P_A and P_B",
     "lem-mondeq-partials",
 )
 def monotone_partials(trial, *, commute=True):
@@ -449,7 +452,7 @@ monotone_partials.breaks(
 
 @claim(
     "nguyen2022.lemmaC.0.1",
-    "Partial derivatives of g for a single input: ∂_W g = -D(zᵀ⊗I)",
+    "Partial derivatives of F = z - f for a single input: ∂_W F = -D(zᵀ⊗I)",
     "lem-mondeq-partials",
 )
 def single_partials(trial, *, ordered=True):
@@ -479,23 +482,23 @@ def monotone_derivatives(trial, *, sign=1.0):
     yield from _state_derivatives(trial, sign=sign)
 
 
-monotone_derivatives.breaks("the sign of ∂g kept: -Q⁻¹D(Z⊗I)", "∂_", sign=-1.0)
+monotone_derivatives.breaks("the sign of ∂F kept: -Q⁻¹D(Z⊗I)", "∂_", sign=-1.0)
 
 
 def _total_derivative(trial, *, sign=1.0, ordered=True):
-    # the proof: along the branch ∂_Z g ∂_θZ + ∂_θ g = 0, here with autograd's ∂g
+    # the proof: along the branch ∂_Z F ∂_θZ + ∂_θ F = 0, here with autograd's ∂F
     net = lab.monotone(trial.seed, 3)
     in_z = net.in_state()
     for name, right in _by_parameter(net, ordered=ordered).items():
         direct = lab.jacobian(partial(net.residual, name), net.parameters[name])
         value = sign * torch.linalg.solve(net.Q, right)
         total = float((in_z @ value + direct).norm() / direct.norm())
-        yield within(f"‖∂_Z g ∂_{name}Z + ∂_{name} g‖ ÷ ‖∂_{name} g‖", total, SAME)
+        yield within(f"‖∂_Z F ∂_{name}Z + ∂_{name} F‖ ÷ ‖∂_{name} F‖", total, SAME)
 
 
 @claim(
     "nguyen2022.lemmaC.0.2",
-    "The same derivatives from the proof: ∂_Z g ∂_θ Z + ∂_θ g = 0, so every sign is plus",
+    "The same derivatives from the proof: ∂_Z F ∂_θ Z + ∂_θ F = 0, so every sign is plus",
     "lem-mondeq-derivatives",
 )
 def derivative_signs(trial, *, sign=1.0, ordered=True):
@@ -569,11 +572,11 @@ def adjoint_bound(trial, *, factor=True, overstated=1.0, slope=1.0):
     a = normal(*D.shape, g=trial.g)
     modulus = torch.linalg.eigvalsh(eye(D.shape[1]) - symmetric_part(W))[:, 0]
     yield given("least λ_min(I - sym W) - μ", float((modulus - mu).min()), "≥", -ROUNDING)
-    yield _adjoint_size("largest ‖v‖μ/‖a‖, 400 draws", W, D, a, mu)
+    yield _adjoint_size("largest ‖v_i‖μ/‖a‖, 400 draws", W, D, a, mu)
     W, D = lab.rotation()
-    yield _adjoint_size("rotation, b = 10: ‖v‖μ/‖a‖", W, D, eye(2)[0], 0.5, factor=factor)
+    yield _adjoint_size("rotation, b = 10: ‖v_i‖μ/‖a‖", W, D, eye(2)[0], 0.5, factor=factor)
     one = eye(1)  # W = ½ and one unit of slope 1 attain the bound
-    yield _adjoint_size("W = ½: ‖v‖μ/‖a‖", 0.5 * one, slope * one[0], one[0], overstated * 0.5)
+    yield _adjoint_size("W = ½: ‖v_i‖μ/‖a‖", 0.5 * one, slope * one[0], one[0], overstated * 0.5)
 
 
 adjoint_bound.breaks("without the factor D on the left, as printed", "rotation", factor=False)
@@ -741,3 +744,35 @@ unrolled_or_implicit.breaks(
 unrolled_or_implicit.breaks("memory of unrolling", part=_memory, adjoint=Unroll)
 
 check = checks(claim)
+
+
+# --- panels that open on demand ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Folded:
+    """The panels of several claims, each its title and verdict until it is opened."""
+
+    panels: tuple[Evidence, ...]
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.panels))
+
+    def _repr_html_(self) -> str:
+        return "".join(map(_fold_panel, self.panels))
+
+
+def _fold_panel(e: Evidence) -> str:
+    controls = "its control breaks" if len(e.controls) == 1 else f"{len(e.controls)} controls break"
+    told = f"{e.title}: {e.status} on {len(e.measurements)} measurements, {controls}"
+    summary = f"{html.escape(told)} (<code>{html.escape(e.id)}</code>)"
+    return f'<details class="deq-proof"><summary>{summary}</summary>{e._repr_html_()}</details>'
+
+
+def folded(*claim_ids: str, seed: int = 0) -> Folded:
+    """Check these claims and show them folded; one that does not hold is an error."""
+    panels = tuple(check(claim_id, seed=seed) for claim_id in claim_ids)
+    for e in panels:
+        if e.status != "holds":
+            raise AssertionError(str(e))
+    return Folded(panels)

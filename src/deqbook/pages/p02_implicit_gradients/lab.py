@@ -94,14 +94,14 @@ def read_out(a: Tensor, n: int, *, ordered: bool = True) -> Tensor:
 
 
 def chain_A(A: Tensor, *, commute: bool = True) -> Tensor:
-    r"""Return :math:`P_A=-(I+K)(I\otimes A^\top)`, the derivative of vec W in vec A."""
+    r"""Return :math:`P_A=-(I+C)(I\otimes A^\top)`, the derivative of vec W in vec A."""
     m = len(A)
-    K = commutation(m, m) if commute else torch.zeros(m * m, m * m, dtype=A.dtype)
-    return -(eye(m * m) + K) @ kron(eye(m), A.mT)
+    C = commutation(m, m) if commute else torch.zeros(m * m, m * m, dtype=A.dtype)
+    return -(eye(m * m) + C) @ kron(eye(m), A.mT)
 
 
 def chain_B(m: int, *, commute: bool = True) -> Tensor:
-    r"""Return :math:`P_B=I-K`, the derivative of vec W in vec B."""
+    r"""Return :math:`P_B=I-C`, the derivative of vec W in vec B."""
     return eye(m * m) - commutation(m, m) if commute else eye(m * m)
 
 
@@ -159,7 +159,7 @@ def squares(output: Tensor, y: Tensor) -> Tensor:
 class ImplicitOnly:
     """The network of gao2023 in its own letters and layout.
 
-    A = Wᵀ, b = a, the states are √m times ours, J_i is our adjoint state p_i, and vec stacks the
+    A = Wᵀ, b = a, the states are √m times ours, J_i is our adjoint state v_i, and vec stacks the
     columns of n×m matrices.
     """
 
@@ -251,12 +251,12 @@ class Monotone:
         return self.matrix(now["A"], now["B"]), self.s.x @ now["U"].mT
 
     def residual(self, name: str, t: Tensor) -> Tensor:
-        """Return vec g = vec(Z - σ(WZ + UX)) at the fixed state, as a function of one parameter."""
+        """Return vec F = vec(Z - σ(WZ + UX)) at the fixed state, as a function of one parameter."""
         W, q = self.problem(name, t)
         return (self.s.z - torch.relu(self.s.z @ W.mT + q)).flatten(-2)
 
     def in_state(self) -> Tensor:
-        """Return ∂_Z g by automatic differentiation, in the order of the columns of Zᵀ."""
+        """Return ∂_Z F by automatic differentiation, in the order of the columns of Zᵀ."""
         W, q = self.W, self.s.q
         full = torch.func.jacrev(lambda z: z - torch.relu(z @ W.mT + q))(self.s.z)
         return full.reshape(self.s.z.numel(), -1)
