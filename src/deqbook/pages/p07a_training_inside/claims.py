@@ -1,0 +1,183 @@
+"""Inside a trained DEQ: five figures and a conjecture of nguyen2022."""
+
+from __future__ import annotations
+
+import torch
+
+from deqbook.claims import at_most, chapter, checks, given, seen, within
+from deqbook.landscape import (
+    filter_direction,
+    loss_surface,
+    path_ratio,
+    principal_plane,
+)
+from deqbook.models import ResidualCell
+from deqbook.pages.p07a_training_inside import lab
+from deqbook.runtime import generator
+
+claim = chapter("07a_training_inside")
+
+# --- initialisation of a convolutional cell ----------------------------------------------------
+
+
+def _settles(trial, *, name="median residual after 50 steps", std=0.01):
+    _, trace = lab.cell_trajectory(std, trial.seed, n=8)
+    yield within(name, float(trace[-1].median()), 1e-2)
+
+
+@claim(
+    "nguyen2022.figure4.1",
+    "A cell initialised at standard deviation 0.01 settles in 50 steps; at 1 it does not",
+    "fig-init-residual",
+)
+def initialisation_settles(trial):
+    yield from _settles(trial)
+    yield from _settles(trial, name="the same with W1 ~ N(0, 1)", std=(1.0, 0.01))
+
+
+initialisation_settles.breaks("weights N(0, 1)", part=_settles, std=1.0)
+initialisation_settles.breaks(
+    "0.01 read as a variance: standard deviation 0.1", part=_settles, std=0.1
+)
+
+
+@claim(
+    "nguyen2022.figure4.2",
+    "In the principal plane a small cell leaps once and stops; a large one wanders",
+    "fig-init-plane",
+)
+def initialisation_leaps(trial, *, std=0.01):
+    states, _ = lab.cell_trajectory(std, trial.seed, n=8)
+    ratio = path_ratio(principal_plane(states).points)
+    yield at_most("path after the first step ÷ first step", ratio, 0.5)
+
+
+initialisation_leaps.breaks("weights N(0, 1)", std=1.0)
+
+
+# --- trajectories while training ---------------------------------------------------------------
+
+
+@claim(
+    "nguyen2022.figure4.3",
+    "A dozen steps of training lengthen the solver's path",
+    "obs-longer-paths",
+)
+def training_lengthens(trial, *, frozen=(), shuffled=False):
+    data, test = lab.images("mnist10", 200, 200)
+    few = test.first(30)
+    if shuffled:
+        order = torch.randperm(len(data.y), generator=generator(trial.seed + 9))
+        data = lab.Images(data.x, data.y[order])
+    model = lab.cell(trial.seed)
+    before = lab.watch(model, few, cap=50)
+    run = lab.train(model, data, epochs=3, seed=trial.seed, frozen=frozen)
+    after = lab.watch(model, few, cap=50)
+    yield seen("training loss after ÷ before", run[-1].loss / run[0].loss, "≤", 0.99)
+    yield seen("path ratio after ÷ before", after.ratio / before.ratio, "≥", 1.6)
+    yield seen("accuracy on 200 other digits", lab.accuracy(model, test), "≥", 0.2)
+
+
+training_lengthens.breaks(
+    "the cell's weights W1, W2 are not trained, only encoder and read-out",
+    "path ratio",
+    frozen=("W1", "W2"),
+)
+training_lengthens.breaks("the labels of the digits are shuffled", "accuracy", shuffled=True)
+
+
+# --- loss landscapes ---------------------------------------------------------------------------
+
+
+def _scaled(trial, *, normalised=True):
+    """Draw the loss around W1 and around 10·W1, which is the same network."""
+    model = ResidualCell.init(std=(1.0, 0.3), channels=4, inner=4, seed=trial.seed)
+    data = lab.images("mnist10", 8, 1, torch.float64)[0]
+    weights = {k: w.detach() for k, w in model.named_parameters()}
+    loss = lab.loss_of(model, data, lab.options(6))
+    surfaces = []
+    for at in (weights, weights | {"W1": 10 * weights["W1"]}):
+        g = generator(trial.seed + 1)
+        first, second = filter_direction(at, g), filter_direction(at, g)
+        if not normalised:  # one direction for both networks
+            first, second = (
+                {k: d[k] * weights[k].norm() / at[k].norm() for k in d} for d in (first, second)
+            )
+        grid = (-1.0, -0.5, 0.0, 0.5, 1.0)
+        surfaces.append(loss_surface(loss, at, (first, second), grid, grid))
+    gap = (surfaces[0] - surfaces[1]).abs().max() / surfaces[0].std()
+    yield within("surfaces of W1 and of 10·W1: largest gap ÷ spread", float(gap), 1e-3)
+
+
+def _curvature(trial, *, exact=True):
+    """Compare Hessian-vector products with differences of exact gradients."""
+    product, differences, start = lab.small_hessian(trial.seed, exact=exact)
+    u = start / start.norm()
+    truth = differences(u)
+    gap = float((product(u) - truth).norm() / truth.norm())
+    yield within("Hu against differences of the exact gradient", gap, 1e-2)
+
+
+def _fit_matters(trial, *, target=lab.TARGET):
+    """Measure one tied network twice: stopped early, and at the end of training."""
+    data, _ = lab.images("cifar10small", 100, 1)
+    run = lab.fit(6, trial.seed)
+    grid = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    early, late = (
+        lab.rise(lab.surface(one.model, data.first(48), 6, trial.seed, grid))
+        for one in (lab.at_loss(run, target), run[-1])
+    )
+    yield seen("rise of repeat-6 at loss 1.8 ÷ rise at the end", early / late, "≤", 0.85)
+
+
+@claim(
+    "nguyen2022.figure4.4",
+    "The surface of one network rises with its fit; the picture is blind to scale",
+    "obs-flatness",
+)
+def flatter(trial):
+    yield from _scaled(trial)
+    yield from _curvature(trial)
+    yield from _fit_matters(trial)
+
+
+flatter.breaks("directions without filter normalisation", part=_scaled, normalised=False)
+flatter.breaks("JFB in place of the implicit gradient", part=_curvature, exact=False)
+flatter.breaks(
+    "compared at equal fit", part=_fit_matters, shown={"at loss 1.8": "at the end"}, target=0.0
+)
+
+claim.uncheckable(
+    "nguyen2022.figure4.5",
+    "The loss landscape of a multiscale DEQ on ImageNet is flat",
+    "obs-imagenet",
+    reason=(
+        "It needs a trained multiscale DEQ and 1024 ImageNet images, neither of which can be "
+        "shipped. deqbook.landscape.loss_surface draws the picture for any model and any images; "
+        "the page draws that of its own DEQ."
+    ),
+)
+
+
+# --- the conjecture ----------------------------------------------------------------------------
+
+
+@claim(
+    "nguyen2022.conjecture1",
+    "Examined, not proved: squared loss, distinct inputs, a wide DEQ: the loss falls linearly",
+    "obs-conjecture",
+)
+def linear_training(trial, *, gap=None, logistic=False):
+    run = lab.wide_run(trial.seed, gap=gap, logistic=logistic, m=40, steps=80)
+    given_rate = float(run.bound[-1] / run.bound[0])
+    yield given("(1-ηκ)⁸⁰, κ the least λ_min(H) on the path", given_rate, "≤", 0.5)
+    yield at_most("max 𝓛_t ÷ (1-ηκ)ᵗ𝓛_0", float((run.loss / run.bound).max()), 1 + 1e-9)
+    yield seen("𝓛 after 80 steps ÷ 𝓛 before", float(run.loss[-1] / run.loss[0]), "≤", 0.01)
+
+
+linear_training.breaks(
+    "two equal inputs with different labels, so κ = 0", "hypothesis", "𝓛 after", gap=0.0
+)
+linear_training.breaks("logistic loss in place of squares", "max", "𝓛 after", logistic=True)
+
+check = checks(claim)

@@ -1,0 +1,1 @@
+"""Experiments of chapters/07b_in_use.md."""

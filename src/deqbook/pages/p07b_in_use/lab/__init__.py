@@ -1,0 +1,1 @@
+"""Networks and experiments of the page, one module a section."""
