@@ -230,7 +230,7 @@ def test_equal_inputs_leave_nothing_to_divide_by() -> None:
     assert relu_implicit.printed_width_range(model, twice, y, lambda0=0.0) == (INF, INF)
     measured = relu_implicit.scales(model, twice, y)
     assert measured.gram == pytest.approx(0.0, abs=1e-14)
-    large = relu_implicit.flow_conditions(model, X, y)  # λ₀ = 4/3 > 1
+    large = relu_implicit.flow_conditions(model, X, y)  # λ_G = 4/3 > 1
     assert not large["eigenvalue"].holds
     assert large["gram"].holds
 
@@ -367,7 +367,7 @@ def test_the_step_is_the_smaller_of_two(lambda0: float, step: float) -> None:
 
 
 def test_the_printed_constant_gives_no_decrease() -> None:
-    """λ₀ = 4C‖X‖² and a read-out so large that the second part of (10) binds: factor 1."""
+    """λ_Z = 4C‖X‖² and a read-out so large that the second part of (10) binds: factor 1."""
     s = vanilla_start(u=20.0, a=0.01)
     C = 0.2**2 + 0.01**2
     assert s.implicit == pytest.approx(C)
@@ -422,7 +422,7 @@ def test_gradients_of_a_vanilla_deq_stay_below_their_bounds(seed: int) -> None:
 
 
 def mon(a: tuple[float, float] = (0.6, 0.8)) -> tuple[MonDEQ, Tensor, Tensor]:
-    """μ = ½, A = B = 0, so W = ½I; U = X = I, Z = 2I, λ₀ = 2, ŷ = 2a = (1.2, 1.6), e = (3, 4)."""
+    """μ = ½, A = B = 0, so W = ½I; U = X = I, Z = 2I, σ_Z = 2, ŷ = 2a = (1.2, 1.6), e = (3, 4)."""
     zero, eye = torch.zeros(2, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
     return MonDEQ(zero, zero, eye, vector(*a), 0.5), eye, vector(-1.8, -2.4)
 
@@ -459,7 +459,7 @@ def test_the_conditions_of_nguyen2022_by_hand() -> None:
     features = 16 * 2 * e * 4 * 4 * (1 + 28 * 2.25 * 4)
     hidden = {"hidden weights move little": 16 * s.C1}
     assert needs(descent) == pytest.approx(balls | {"features stay": features} | hidden)
-    left = dict.fromkeys(needs(descent), 4.0) | {"features stay": 8.0}  # λ₀² and λ₀³
+    left = dict.fromkeys(needs(descent), 4.0) | {"features stay": 8.0}  # σ_Z² and σ_Z³
     assert haves(descent) == pytest.approx(left)
     assert descent.rate == pytest.approx(1.0)
     step = 4 / (16 * (s.C1 + s.C2 + 4 / 32) ** 2)  # about 10⁻¹⁰: no absolute tolerance
@@ -469,7 +469,7 @@ def test_the_conditions_of_nguyen2022_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_read_out_alone_exceeds_the_printed_condition(seed: int) -> None:
-    """C₂ ≥ ‖Z(0)‖_F² ≥ nλ₀²: why λ₀² ≥ 20(C₁ + C₂) holds for no network."""
+    """C₂ ≥ ‖Z(0)‖_F² ≥ nσ_Z²: why σ_Z² ≥ 20(C₁ + C₂) holds for no network."""
     model = MonDEQ.init(6, 3, mu=0.4, seed=seed)
     X, y = normal(4, 3, g=generator(seed + 50)), torch.zeros(4, dtype=torch.float64)
     s = monotone.scales(model, X, y, monotone.Radii(0, 0, 0, 0))

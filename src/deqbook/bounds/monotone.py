@@ -3,7 +3,7 @@ r"""When training a monotone DEQ converges linearly (nguyen2022, chapter 3).
 All weights of :math:`z=\sigma(Wz+Ux)`, :math:`\hat y=a^\top z`,
 :math:`W=(1-\mu)I-A^\top A+B-B^\top` are trained. Around each initial parameter lies a ball of
 radius :math:`R`, and :math:`\bar\lambda=\|\cdot(0)\|+R` bounds the norm inside. With
-:math:`\lambda_0=\sigma_{\min}(Z(0))` and :math:`\|e_0\|=\|\hat y(0)-y\|` the conditions say: the
+:math:`\sigma_Z=\sigma_{\min}(Z(0))` and :math:`\|e_0\|=\|\hat y(0)-y\|` the conditions say: the
 features are so well conditioned, and the labels so near, that training ends inside the balls.
 
 Condition 1 (flow) is the source's. Condition 2 (descent) is vacuous or wrong as printed; here it is
@@ -57,7 +57,7 @@ class Scales:
     r"""The numbers that every bound of the chapter is made of.
 
     ``x`` is :math:`\|X\|_F`; ``A``, ``U``, ``a`` are the :math:`\bar\lambda`; ``lambda0`` is
-    :math:`\lambda_0=\sigma_{\min}(Z(0))`, zero if there are more samples than units; ``e0`` is
+    :math:`\sigma_Z=\sigma_{\min}(Z(0))`, zero if there are more samples than units; ``e0`` is
     :math:`\|e_0\|`; ``U0`` is :math:`\|U(0)\|`.
 
     >>> s = Scales(x=1.0, mu=0.5, A=1.0, U=2.0, a=1.0, U0=1.5, lambda0=1.0, e0=0.1)
@@ -157,9 +157,9 @@ def readout_radius(
 ) -> float:
     r"""Return the least R_a that keeps the read-out in its ball.
 
-    :math:`\mathtt{factor}\cdot\|X\|_F\|e_0\|\bar\lambda_U/(\mu\lambda_0^2)`; the factor is 4 in
+    :math:`\mathtt{factor}\cdot\|X\|_F\|e_0\|\bar\lambda_U/(\mu\sigma_Z^2)`; the factor is 4 in
     Condition 1 and 8 in Condition 2′. It is proportional to :math:`\|e_0\|`, which is why small
-    labels make the conditions true when :math:`a(0)=0`. Infinite if :math:`\lambda_0=0`.
+    labels make the conditions true when :math:`a(0)=0`. Infinite if :math:`\sigma_Z=0`.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> model = MonDEQ(0 * one, 0 * one, one, 0 * one[0], mu=1.0)  # z = relu(x), output 0
@@ -173,10 +173,10 @@ def readout_radius(
 def _balls(s: Scales, radii: Radii, factor: int) -> tuple[Condition, ...]:
     """Ask that each parameter stays in its ball: (3.8) with factor 4, (3.16) with factor 8."""
     formulas = {
-        "A": f"λ₀² ≥ {factor}‖X‖_F‖e₀‖ · 2λ̄_Uλ̄_aλ̄_A/(μ²R_A)",
-        "B": f"λ₀² ≥ {factor}‖X‖_F‖e₀‖ · 2λ̄_Uλ̄_a/(μ²R_B)",
-        "U": f"λ₀² ≥ {factor}‖X‖_F‖e₀‖ · λ̄_a/(μR_U)",
-        "a": f"λ₀² ≥ {factor}‖X‖_F‖e₀‖ · λ̄_U/(μR_a)",
+        "A": f"σ_Z² ≥ {factor}‖X‖_F‖e₀‖ · 2λ̄_Uλ̄_aλ̄_A/(μ²R_A)",
+        "B": f"σ_Z² ≥ {factor}‖X‖_F‖e₀‖ · 2λ̄_Uλ̄_a/(μ²R_B)",
+        "U": f"σ_Z² ≥ {factor}‖X‖_F‖e₀‖ · λ̄_a/(μR_U)",
+        "a": f"σ_Z² ≥ {factor}‖X‖_F‖e₀‖ · λ̄_U/(μR_a)",
     }
     return tuple(
         _enough(
@@ -200,10 +200,10 @@ def _constants(s: Scales) -> dict[str, float]:
 
 
 def flow_conditions(model: MonDEQ, X: Tensor, y: Tensor, radii: Radii) -> Conditions:
-    r"""Condition 1, for the flow: :math:`\mathcal L(t)\le e^{-\lambda_0^2t/2}\mathcal L(0)`.
+    r"""Condition 1, for the flow: :math:`\mathcal L(t)\le e^{-\sigma_Z^2t/2}\mathcal L(0)`.
 
     nguyen2022.condition1 and nguyen2022.theorem3.3.1: (3.8) in four parts, and (3.9)
-    :math:`\lambda_0^3\ge\frac{8\|X\|_F^2\|e_0\|\bar\lambda_a}{\mu^2}
+    :math:`\sigma_Z^3\ge\frac{8\|X\|_F^2\|e_0\|\bar\lambda_a}{\mu^2}
     \big(1+\frac{4(\bar\lambda_A^2+1)\bar\lambda_U^2}{\mu^2}\big)`.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
@@ -215,7 +215,7 @@ def flow_conditions(model: MonDEQ, X: Tensor, y: Tensor, radii: Radii) -> Condit
     s = scales(model, X, y, radii)
     features = Condition(
         "features stay",
-        "λ₀³ ≥ (8‖X‖_F²‖e₀‖λ̄_a/μ²)(1 + 4(λ̄_A²+1)λ̄_U²/μ²)",
+        "σ_Z³ ≥ (8‖X‖_F²‖e₀‖λ̄_a/μ²)(1 + 4(λ̄_A²+1)λ̄_U²/μ²)",
         s.lambda0**3,
         8 * s.e0 * s.speed,
     )
@@ -228,13 +228,13 @@ def flow_conditions(model: MonDEQ, X: Tensor, y: Tensor, radii: Radii) -> Condit
 
 
 def descent_conditions(model: MonDEQ, X: Tensor, y: Tensor, radii: Radii) -> Conditions:
-    r"""Condition 2′: :math:`\mathcal L_{k+1}\le(1-\tfrac{\eta\lambda_0^2}4)\mathcal L_k` for all k.
+    r"""Condition 2′: :math:`\mathcal L_{k+1}\le(1-\tfrac{\eta\sigma_Z^2}4)\mathcal L_k` for all k.
 
     nguyen2022.condition2 and nguyen2022.theorem3.3.5, repaired: (3.16) in four parts, (3.17′)
-    :math:`\lambda_0^3\ge\frac{16\|X\|_F^2\|e_0\|\bar\lambda_a}{\mu^2}
+    :math:`\sigma_Z^3\ge\frac{16\|X\|_F^2\|e_0\|\bar\lambda_a}{\mu^2}
     \big(1+\frac{(6\bar\lambda_A^2+4)\bar\lambda_U^2}{\mu^2}\big)`, (3.18′)
-    :math:`\lambda_0^2\ge16C_1`; steps up to
-    :math:`\lambda_0^2/(16(C_1+C_2+\lambda_0^2/32)^2)`. ``ValueError`` if X is zero, or every
+    :math:`\sigma_Z^2\ge16C_1`; steps up to
+    :math:`\sigma_Z^2/(16(C_1+C_2+\sigma_Z^2/32)^2)`. ``ValueError`` if X is zero, or every
     gradient in the balls, as that step would be 0/0.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
@@ -258,11 +258,11 @@ def descent_conditions(model: MonDEQ, X: Tensor, y: Tensor, radii: Radii) -> Con
         )
     features = Condition(
         "features stay",
-        "λ₀³ ≥ (16‖X‖_F²‖e₀‖λ̄_a/μ²)(1 + (6λ̄_A²+4)λ̄_U²/μ²)",
+        "σ_Z³ ≥ (16‖X‖_F²‖e₀‖λ̄_a/μ²)(1 + (6λ̄_A²+4)λ̄_U²/μ²)",
         s.lambda0**3,
         16 * s.x**2 * s.e0 * s.a / s.mu**2 * (1 + (6 * s.A**2 + 4) * s.U**2 / s.mu**2),
     )
-    hidden = Condition("hidden weights move little", "λ₀² ≥ 16C₁", s.lambda0**2, 16 * s.C1)
+    hidden = Condition("hidden weights move little", "σ_Z² ≥ 16C₁", s.lambda0**2, 16 * s.C1)
     return Conditions(
         "nguyen2022, Condition 2′",
         (*_balls(s, radii, 8), features, hidden),

@@ -3,7 +3,7 @@ r"""When training a ReLU implicit network converges linearly (gao2022, gao2023).
 The network is :math:`\phi=m^{-1/2}\sigma(Ux)`, :math:`z=\sigma(\tilde\gamma Wz+\phi)`,
 :math:`\hat y=a^\top z+c^\top\phi`, with inputs of length at most 1. All bounds start from
 
-.. math:: \omega=m^{-1/2}\max(\|W(0)\|,\|U(0)\|),\quad\lambda_0\le\tfrac43\lambda_{\min}(G(0)),
+.. math:: \omega=m^{-1/2}\max(\|W(0)\|,\|U(0)\|),\quad\lambda_G\le\tfrac43\lambda_{\min}(G(0)),
           \quad G=\Phi\Phi^\top,\quad\|e(0)\|=\|\hat y(0)-y\|.
 
 While the norms have at most doubled, :math:`\|\phi_i\|\le2\omega`, :math:`\|z_i\|\le4\omega` and
@@ -52,7 +52,7 @@ def feature_gram(model: ReLUImplicit, X: Tensor) -> Tensor:
 class Scales:
     r"""The numbers at initialisation that the theorems are made of.
 
-    ``gram`` is :math:`\lambda_{\min}(G(0))`, ``lambda0`` the :math:`\lambda_0` of the theorem, at
+    ``gram`` is :math:`\lambda_{\min}(G(0))`, ``lambda0`` the :math:`\lambda_G` of the theorem, at
     most :math:`\frac43` of it; ``error`` is :math:`\|e(0)\|`, ``readout`` the larger
     of :math:`\|a(0)\|,\|c(0)\|`, ``x`` the norm :math:`\|X\|`, ``row`` the longest input.
     ``margin`` is the distance that W and U may both move before a unit can change side,
@@ -97,12 +97,12 @@ class Scales:
 
     @property
     def flow_displacements(self) -> dict[str, float]:
-        r"""Bound the whole way under gradient flow, :math:`\frac2{\lambda_0}\beta\|e(0)\|`."""
+        r"""Bound the whole way under gradient flow, :math:`\frac2{\lambda_G}\beta\|e(0)\|`."""
         return self._displacements(2.0)
 
     @property
     def descent_displacements(self) -> dict[str, float]:
-        r"""Bound the whole way under descent, :math:`\frac8{3\lambda_0}\beta\|e(0)\|`."""
+        r"""Bound the whole way under descent, :math:`\frac8{3\lambda_G}\beta\|e(0)\|`."""
         return self._displacements(8 / 3)
 
     def _displacements(self, factor: float) -> dict[str, float]:
@@ -175,9 +175,9 @@ def _initial(s: Scales) -> tuple[Condition, ...]:
         Condition("inputs", "1 ≥ max‖xᵢ‖", 1 + 1e-12, s.row),
         Condition("read-outs", "√m ≥ ‖a(0)‖, ‖c(0)‖", root * (1 + 1e-12), s.readout),
         Condition("scale", "1/(4ω) ≥ γ", 1 / (4 * s.omega), s.gamma),
-        Condition("gram", "λ_min(G(0)) ≥ ¾λ₀", s.gram * (1 + 1e-12), 0.75 * s.lambda0),
-        Condition("eigenvalue", "1 ≥ λ₀ > 0", 1.0 if s.lambda0 > 0 else -1.0, max(s.lambda0, 0.0)),
-        Condition("width", "√m ≥ 192 ω n^{3/2} ‖e(0)‖ / λ₀²", root, width),
+        Condition("gram", "λ_min(G(0)) ≥ ¾λ_G", s.gram * (1 + 1e-12), 0.75 * s.lambda0),
+        Condition("eigenvalue", "1 ≥ λ_G > 0", 1.0 if s.lambda0 > 0 else -1.0, max(s.lambda0, 0.0)),
+        Condition("width", "√m ≥ 192 ω n^{3/2} ‖e(0)‖ / λ_G²", root, width),
     )
 
 
@@ -198,11 +198,11 @@ def flow_conditions(
 ) -> Conditions:
     r"""Return the conditions of gao2022, Theorem 3.1, repaired, for gradient flow.
 
-    Then :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`,
-    :math:`\lambda_{\min}(G(t))\ge\lambda_0/2`, :math:`\|W\|,\|U\|\le2\omega\sqrt m`,
+    Then :math:`\|e(t)\|^2\le e^{-\lambda_Gt}\|e(0)\|^2`,
+    :math:`\lambda_{\min}(G(t))\ge\lambda_G/2`, :math:`\|W\|,\|U\|\le2\omega\sqrt m`,
     :math:`\|a\|,\|c\|\le2\sqrt m`, and the weights stay within
     ``scales(…).flow_displacements``. The constant "m needed, by norm of X" is, for inputs of length
-    1, the sharper width :math:`\sqrt m\ge144\,\omega\sqrt n\,\|X\|^2\|e(0)\|/\lambda_0^2`.
+    1, the sharper width :math:`\sqrt m\ge144\,\omega\sqrt n\,\|X\|^2\|e(0)\|/\lambda_G^2`.
     Arguments are those of ``scales``.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
@@ -223,8 +223,8 @@ def descent_conditions(
     r"""Return the conditions of a provable form of gao2022, Theorem 3.2, for gradient descent.
 
     Those of the flow; the step :math:`\eta\le1/((20\omega^2+52)n)`; and that no unit can change
-    side, :math:`\frac{16\sqrt n}{\lambda_0}\|e(0)\|<\text{margin}`. Then
-    :math:`\|e(k)\|^2\le(1-\eta\lambda_0/2)^k\|e(0)\|^2`. The last condition replaces a step of the
+    side, :math:`\frac{16\sqrt n}{\lambda_G}\|e(0)\|<\text{margin}`. Then
+    :math:`\|e(k)\|^2\le(1-\eta\lambda_G/2)^k\|e(0)\|^2`. The last condition replaces a step of the
     source's proof that fails; it is about small errors, not about large widths.
     Arguments are those of ``scales``.
 
@@ -236,7 +236,7 @@ def descent_conditions(
     """
     s = scales(model, X, y, lambda0=lambda0)
     way = s.descent_displacements
-    asked = (*_initial(s), Condition("margin", "margin ≥ 16√n‖e(0)‖/λ₀", s.margin, way["U"]))
+    asked = (*_initial(s), Condition("margin", "margin ≥ 16√n‖e(0)‖/λ_G", s.margin, way["U"]))
     known = _constants(s) | {f"way of {k}": v for k, v in way.items()}
     known |= {"remainder": s.remainder}
     return Conditions("gao2022, Theorem 3.2", asked, s.lambda0 / 2, 1 / s.smoothness, known)
@@ -247,9 +247,9 @@ def printed_width_range(
 ) -> tuple[float, float]:
     r"""Return the least and the largest width that the printed proof of gao2022, Lemma 3.5 needs.
 
-    :math:`m\ge2048\,\omega^2n\|X\|^2\|e(0)\|^2/\lambda_0^3` keeps U near its start;
-    :math:`m\le64\,\omega^2n\|e(0)\|^2/\lambda_0^2` makes the bound on :math:`\|a\|` true at
-    :math:`t=0`. The first exceeds the second by the factor :math:`32\|X\|^2/\lambda_0`.
+    :math:`m\ge2048\,\omega^2n\|X\|^2\|e(0)\|^2/\lambda_G^3` keeps U near its start;
+    :math:`m\le64\,\omega^2n\|e(0)\|^2/\lambda_G^2` makes the bound on :math:`\|a\|` true at
+    :math:`t=0`. The first exceeds the second by the factor :math:`32\|X\|^2/\lambda_G`.
     Arguments are those of ``scales``.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
@@ -275,14 +275,14 @@ def implicit_only_conditions(
 ) -> Conditions:
     r"""Return conditions under which gao2023, Theorem 3.1 is proved: W trained, no unit flips.
 
-    With :math:`\rho_0=\tilde\gamma\|W(0)\|`, :math:`\rho=\rho_0+\mathrm{room}(1-\rho_0)`,
-    :math:`\lambda_0=\lambda_{\min}(H(0))` and
-    :math:`r=\frac{2\tilde\gamma\|a\|\|\Phi\|_F\|e(0)\|}{\lambda_0(1-\rho)^2}`:
-    :math:`\rho_0+\tilde\gamma r\le\rho<1`;
-    :math:`2\tilde\gamma^2r\|a\|\|\Phi\|_F/(1-\rho)^3\le(1-\frac1{\sqrt2})\sqrt{\lambda_0}`;
-    :math:`\tilde\gamma r\max\|\phi_i\|/(1-\rho)^2<\min|\tilde\gamma Wz_i+\phi_i|`. Then
-    :math:`\|W(t)-W(0)\|_F\le r`, :math:`\lambda_{\min}(H(t))\ge\lambda_0/2` and
-    :math:`\|e(t)\|^2\le e^{-\lambda_0t}\|e(0)\|^2`. ``ValueError`` unless 0 < room < 1.
+    With :math:`q_0=\tilde\gamma\|W(0)\|`, :math:`q=q_0+\mathrm{room}\,(1-q_0)`,
+    :math:`\lambda_H=\lambda_{\min}(H(0))` and
+    :math:`r=\frac{2\tilde\gamma\|a\|\|\Phi\|_F\|e(0)\|}{\lambda_H(1-q)^2}`:
+    :math:`q_0+\tilde\gamma r\le q<1`;
+    :math:`2\tilde\gamma^2r\|a\|\|\Phi\|_F/(1-q)^3\le(1-\frac1{\sqrt2})\sqrt{\lambda_H}`;
+    :math:`\tilde\gamma r\max\|\phi_i\|/(1-q)^2<\min|\tilde\gamma Wz_i+\phi_i|`. Then
+    :math:`\|W(t)-W(0)\|_F\le r`, :math:`\lambda_{\min}(H(t))\ge\lambda_H/2` and
+    :math:`\|e(t)\|^2\le e^{-\lambda_Ht}\|e(0)\|^2`. ``ValueError`` unless 0 < room < 1.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> model = ReLUImplicit(one, one, one[0], 0 * one[0], gamma=0.2, train=("W",))  # output 1.25
@@ -303,16 +303,16 @@ def implicit_only_conditions(
     moved = scale * r / left**2 if left > 0 else math.inf
     asked = (
         Condition("contraction", "1 ≥ γ̃‖W(0)‖", 1.0, rho0),
-        Condition("ball", "ρ - ρ₀ ≥ γ̃r", rho - rho0, scale * r),
+        Condition("ball", "q - q₀ ≥ γ̃r", rho - rho0, scale * r),
         Condition(
             "spectrum",
-            "(1-1/√2)√λ₀ ≥ 2γ̃²r‖a‖‖Φ‖_F/(1-ρ)³",
+            "(1-1/√2)√λ_H ≥ 2γ̃²r‖a‖‖Φ‖_F/(1-q)³",
             (1 - math.sqrt(0.5)) * math.sqrt(max(lambda0, 0.0)),
             2 * scale * moved * a * features / left if left > 0 else math.inf,
         ),
         Condition(
             "margin",
-            "min|γ̃Wz+φ| ≥ γ̃r max‖φᵢ‖/(1-ρ)²",
+            "min|γ̃Wz+φ| ≥ γ̃r max‖φᵢ‖/(1-q)²",
             margin(model, X, z),
             moved * float(q.norm(dim=1).max()),
         ),

@@ -27,7 +27,7 @@ __all__ = ["Scales", "condition_one", "scales"]
 
 @dataclass(frozen=True)
 class Scales:
-    r"""The numbers of Condition 1: norms in the balls, :math:`\|X\|_F`, :math:`\lambda_0`, error.
+    r"""The numbers of Condition 1: norms in the balls, :math:`\|X\|_F`, :math:`\lambda_Z`, error.
 
     ``w``, ``u``, ``a`` are the :math:`\bar\rho`, ``x`` is :math:`\|X\|_F`, ``lambda0`` is
     :math:`\lambda_{\min}(ZZ^\top)` at the start, ``error`` is :math:`\|e(0)\|`.
@@ -35,7 +35,7 @@ class Scales:
     >>> s = Scales(n=1, delta=0.1, w=0.5, u=2.0, a=1.0, x=1.0, lambda0=4.0, error=1.0)
     >>> s.gradients, s.implicit, s.total
     ({'W': 8.0, 'U': 2.0, 'a': 4.0}, 68.0, 84.0)
-    >>> s.factor(s.step) < 1  # λ₀ is too small for these gradients
+    >>> s.factor(s.step) < 1  # λ_Z is too small for these gradients
     False
     """
 
@@ -68,7 +68,7 @@ class Scales:
 
     @property
     def step(self) -> float:
-        r"""Return the step (10): :math:`\min\{2/\lambda_0,\ 2C/(T^2\|X\|_F^2)\}`."""
+        r"""Return the step (10): :math:`\min\{2/\lambda_Z,\ 2C/(T^2\|X\|_F^2)\}`."""
         if not math.isfinite(self.total) or self.lambda0 <= 0:
             return 0.0
         return min(2 / self.lambda0, 2 * self.implicit / (self.total * self.x) ** 2)
@@ -76,7 +76,7 @@ class Scales:
     def factor(self, eta: float) -> float:
         r"""Return what one step does to the loss at most, before any use of (9) or (10).
 
-        :math:`1-\eta\lambda_0+2\eta C\|X\|_F^2+\eta^2T^2\|X\|_F^4`.
+        :math:`1-\eta\lambda_Z+2\eta C\|X\|_F^2+\eta^2T^2\|X\|_F^4`.
         """
         x2 = self.x**2
         return 1 - eta * (self.lambda0 - 2 * self.implicit * x2) + (eta * self.total * x2) ** 2
@@ -115,10 +115,10 @@ def condition_one(
 ) -> Conditions:
     r"""Return Condition 1 with (9'), or the printed (9), and the step (10) (ling2023.theorem1).
 
-    It asks for (7) :math:`\lambda_0\ge\frac4\delta\max(c_w,c_u,c_a)\|X\|_F\|e(0)\|`,
-    (8) :math:`\lambda_0^{3/2}\ge4(2+\sqrt2)\bar\rho_a^{-1}C\|X\|_F^2\|e(0)\|` and
-    (9') :math:`\lambda_0\ge8C\|X\|_F^2` with :math:`C=c_w^2+c_u^2`; the printed (9) has 4. Then
-    :math:`\mathcal L(k)\le(1-\eta\lambda_0/2)^k\mathcal L(0)` for :math:`\eta` up to ``step``.
+    It asks for (7) :math:`\lambda_Z\ge\frac4\delta\max(c_w,c_u,c_a)\|X\|_F\|e(0)\|`,
+    (8) :math:`\lambda_Z^{3/2}\ge4(2+\sqrt2)\bar\rho_a^{-1}C\|X\|_F^2\|e(0)\|` and
+    (9') :math:`\lambda_Z\ge8C\|X\|_F^2` with :math:`C=c_w^2+c_u^2`; the printed (9) has 4. Then
+    :math:`\mathcal L(k)\le(1-\eta\lambda_Z/2)^k\mathcal L(0)` for :math:`\eta` up to ``step``.
     Arguments are those of ``scales``; ``printed=True`` takes (9).
 
     >>> one, y = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
@@ -135,17 +135,17 @@ def condition_one(
         Condition("ball", "1 ≥ ‖W(0)‖ + δ", 1.0, s.w),
         Condition(
             "(7)",
-            "λ₀ ≥ 4 max(c_w, c_u, c_a)‖X‖_F‖e(0)‖/δ",
+            "λ_Z ≥ 4 max(c_w, c_u, c_a)‖X‖_F‖e(0)‖/δ",
             s.lambda0,
             4 / delta * max(s.gradients.values()) * s.x * s.error,
         ),
         Condition(
             "(8)",
-            "λ₀^{3/2} ≥ 4(2+√2)(c_w²+c_u²)‖X‖_F²‖e(0)‖/ρ̄_a",
+            "λ_Z^{3/2} ≥ 4(2+√2)(c_w²+c_u²)‖X‖_F²‖e(0)‖/ρ̄_a",
             max(s.lambda0, 0.0) ** 1.5,
             4 * (2 + math.sqrt(2)) * C * x2 * s.error / s.a,
         ),
-        Condition(name, f"λ₀ ≥ {number}(c_w²+c_u²)‖X‖_F²", s.lambda0, number * C * x2),
+        Condition(name, f"λ_Z ≥ {number}(c_w²+c_u²)‖X‖_F²", s.lambda0, number * C * x2),
     )
     known = {"lambda0": s.lambda0, "error": s.error, "rho_w": s.w, "rho_u": s.u, "rho_a": s.a}
     known |= {f"c_{k.lower()}": v for k, v in s.gradients.items()} | {"C": C, "T": s.total}

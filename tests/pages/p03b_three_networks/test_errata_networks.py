@@ -66,12 +66,12 @@ def test_gao2022_e3() -> None:
     assert least >= 0.75 * lambda0
     assert norm(new) <= 2 * omega * m**0.5
     assert f"$\\omega={omega:.3f}$" in text
-    assert f"$\\lambda_0=\\tfrac12-\\tfrac1{{2\\pi}}={lambda0:.4f}$" in text
+    assert f"$\\lambda_G=\\tfrac12-\\tfrac1{{2\\pi}}={lambda0:.4f}$" in text
     assert f"$\\lambda_{{\\min}}(G(0))={least:.4f}\\ge{0.75 * lambda0:.4f}$" in text
     assert f"$\\|G-G(0)\\|={norm(G - G0):.3f}$" in text
-    assert f"$\\lambda_0/4={lambda0 / 4:.3f}$" in text
+    assert f"$\\lambda_G/4={lambda0 / 4:.3f}$" in text
     assert f"$\\lambda_{{\\min}}(G)={np.linalg.eigvalsh(G)[0]:.3f}$" in text
-    assert f"$\\lambda_0/2={lambda0 / 2:.3f}$" in text
+    assert f"$\\lambda_G/2={lambda0 / 2:.3f}$" in text
     assert f"$R={R:.2f}$" in text
     right = m**0.5 * lambda0 / (12 * omega * n)
     assert f"${right:.4f}$" in text
@@ -88,7 +88,7 @@ def test_gao2022_e4_e5() -> None:
     Z, Phi = gao_states(W, U, X, 0.1)
     omega, e = max(norm(W), norm(U)) / m**0.5, 0.0005 * n**0.5
     bound = 16 * omega * n**0.5 / lambda0 * e
-    assert f"$\\lambda_0={lambda0:.3f}$" in text
+    assert f"$\\lambda_G={lambda0:.3f}$" in text
     assert f"$\\|a(0)\\|={m**0.5:.1f}$" in text
     assert f"the printed bounds are {bound:.2f} and {bound / 2:.2f}" in text
     upper = (8 * omega * n**0.5 / lambda0 * e) ** 2
@@ -99,7 +99,7 @@ def test_gao2022_e4_e5() -> None:
     assert lower <= m
     assert f"$m\\le{upper:.2f}$ and $m\\ge{lower:.0f}$" in text
     assert lower / upper == pytest.approx(32 * norm(X) ** 2 / lambda0)
-    assert f"$32\\|X\\|^2/\\lambda_0={lower / upper:.0f}$" in text
+    assert f"$32\\|X\\|^2/\\lambda_G={lower / upper:.0f}$" in text
     text = entry("errata-gao2022-e5")
     error = float(np.linalg.norm(a @ Z + c @ Phi - np.array([1.0, -1.0] * 4)))
     width = (192 * omega * n**1.5 * error / lambda0**2) ** 2
@@ -133,7 +133,7 @@ def test_gao2022_e6() -> None:
     assert f"${measured[0]:.2f},\\ {measured[1]:.2f}$".replace("\\ ", " ") in text
     assert f"${bounds[0]:.1f}, {bounds[1]:.1f}$" in text
     lambda0 = np.linalg.eigvalsh(limit_gram(gao_network(100)[4]))[0]
-    assert f"$\\lambda_0/2={lambda0 / 2:.2f}$" in text
+    assert f"$\\lambda_G/2={lambda0 / 2:.2f}$" in text
     assert n == len(y)
 
 
@@ -175,7 +175,7 @@ def ling_network(m: int, n: int, d: int, variance: float, seed: int = 0) -> tupl
 def ling_constants(
     W: np.ndarray, U: np.ndarray, a: np.ndarray, X: np.ndarray, delta: float
 ) -> tuple[float, float, float, float]:
-    """Return λ₀, c_w² + c_u², ρ̄_w and ρ̄_a."""
+    """Return λ_Z, c_w² + c_u², ρ̄_w and ρ̄_a."""
     Z = state(W, U @ X)
     rho_w, rho_u, rho_a = norm(W) + delta, norm(U) + delta, float(np.linalg.norm(a)) + delta
     C = (rho_u * rho_a / (1 - rho_w) ** 2) ** 2 + (rho_a / (1 - rho_w)) ** 2
@@ -257,7 +257,7 @@ def test_ling2023_l13() -> None:
     text, C, T = entry("errata-ling2023-l13"), 1.0, 10.0
     eta = 2 * C / T**2
     assert "$\\|X\\|_F=1$, $C=1$, $T=10$" in text
-    for lambda0, words in ((4.0, "$\\lambda_0=4$ the bracket is {:.2f}"), (8.0, "8$ it is {:.2f}")):
+    for lambda0, words in ((4.0, "$\\lambda_Z=4$ the bracket is {:.2f}"), (8.0, "8$ it is {:.2f}")):
         bracket = 1 - eta * lambda0 + 2 * eta * C + (eta * T) ** 2
         assert words.format(bracket) in text
     assert 1 - eta * 8 / 2 == pytest.approx(0.92)

@@ -50,7 +50,7 @@ def test_the_radii_of_lemma_3_4() -> None:
     eye = torch.eye(2, dtype=torch.float64)
     measured = lemma34_radius(model, eye)
     assert measured == pytest.approx(4 / u * (4 / 3) / (12 * 2), rel=1e-12)
-    shorter = lemma34_radius(model, exact([1, 0], [0, 0.5]))  # λ₀ = ⁴⁄₃·¼, ‖X‖_F² = ⁵⁄₄
+    shorter = lemma34_radius(model, exact([1, 0], [0, 0.5]))  # λ_G = ⁴⁄₃·¼, ‖X‖_F² = ⁵⁄₄
     assert shorter == pytest.approx(4 / u / 3 / (12 * 1.25), rel=1e-12)
     with pytest.raises(
         ValueError, match=r"one of \['frobenius', 'operator', 'printed'\], got 'spectral'"

@@ -120,7 +120,7 @@ def test_nguyen_e14() -> None:
 def test_nguyen_e16b() -> None:
     text, eta, lam = entry("errata-nguyen-e16b"), 0.01, 0.5
     total = eta / (1 - (1 - eta * lam**2 / 4) ** 0.5)
-    assert f"is ${total:.2f}$. The bound $8/\\lambda_0^2$ is {8 / lam**2:.0f};" in text
+    assert f"is ${total:.2f}$. The bound $8/\\sigma_Z^2$ is {8 / lam**2:.0f};" in text
     assert 8 < total <= 8 / lam**2
 
 

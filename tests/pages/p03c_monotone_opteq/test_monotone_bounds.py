@@ -27,7 +27,7 @@ def norm(M: Tensor) -> float:
 
 
 def mon(a: tuple[float, float] = (0.6, 0.8)) -> tuple[MonDEQ, Tensor, Tensor]:
-    """μ = ½, A = B = 0, so W = ½I; U = X = I, Z = 2I, λ₀ = 2, ŷ = 2a = (1.2, 1.6), e = (3, 4)."""
+    """μ = ½, A = B = 0, so W = ½I; U = X = I, Z = 2I, σ_Z = 2, ŷ = 2a = (1.2, 1.6), e = (3, 4)."""
     zero, eye = torch.zeros(2, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
     return MonDEQ(zero, zero, eye, vector(*a), 0.5), eye, vector(-1.8, -2.4)
 
@@ -81,7 +81,7 @@ def test_the_printed_condition_by_hand() -> None:
     assert {c.name: c.need for c in printed.conditions} == pytest.approx(
         balls | {"features stay": features} | hidden
     )
-    left = dict.fromkeys((*balls, *hidden), 4.0) | {"features stay": 8.0}  # λ₀² and λ₀³
+    left = dict.fromkeys((*balls, *hidden), 4.0) | {"features stay": 8.0}  # σ_Z² and σ_Z³
     assert {c.name: c.have for c in printed.conditions} == pytest.approx(left)
     assert printed.rate == pytest.approx(1.0)
     assert printed.step == pytest.approx(
@@ -90,16 +90,16 @@ def test_the_printed_condition_by_hand() -> None:
 
 
 def test_which_printed_step_binds() -> None:
-    """The first, second and fourth bound can; the third, 1/(2‖X‖λ₀UaA), never does.
+    """The first, second and fourth bound can; the third, 1/(2‖X‖σ_ZUaA), never does.
 
-    With u = ‖X‖λ̄_U and p = λ₀λ̄_aλ̄_A the last three are at most 1/u², 1/(2up) and 1/(6p²).
+    With u = ‖X‖λ̄_U and p = σ_Zλ̄_aλ̄_A the last three are at most 1/u², 1/(2up) and 1/(6p²).
     """
     model, X, y = mon((0.0, 0.0))
     tiny = monotone.Radii(1.0, 1.0, 1.0, 1e-9)
     printed = lab.printed_descent_conditions(model, X, y, tiny)
     assert printed.step == pytest.approx(1 / (2 * 2.0**2), rel=1e-6)
     zero, eye = torch.zeros(2, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
-    slow = MonDEQ(zero, zero, eye, vector(0.0, 0.0), 0.01)  # Z = 100 I, λ₀² = 10⁴
+    slow = MonDEQ(zero, zero, eye, vector(0.0, 0.0), 0.01)  # Z = 100 I, σ_Z² = 10⁴
     first = lab.printed_descent_conditions(slow, X, y, monotone.Radii(1.0, 1.0, 0.1, 1e-9))
     assert first.step == pytest.approx(4e-4, rel=1e-9)
     last = lab.printed_descent_conditions(slow, X, y, monotone.Radii(5.0, 1.0, 0.1, 2.0))

@@ -156,7 +156,7 @@ def test_the_compact_set_bounds_an_unrolled_network(seed: int) -> None:
 
 
 def test_the_ball_of_theorem_5_by_hand() -> None:
-    """λ₀ = 4, 𝓛₀ = 0.01: travel 0.2, and C = ½ may lose 0.586 over a radius of 1.17."""
+    """λ_H = 4, 𝓛₀ = 0.01: travel 0.2, and C = ½ may lose 0.586 over a radius of 1.17."""
     args = {"kernel_min": 4.0, "kernel_max": 9.0, "loss": 0.01, "lipschitz": 0.5}
     found = lab.pl_ball_conditions(**args, radius=0.4)
     assert found.holds

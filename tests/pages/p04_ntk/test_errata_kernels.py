@@ -77,7 +77,7 @@ def test_gao2022_e7() -> None:
     s = np.linspace(0, 8, 400)
     tail = np.array([quad(lambda x: np.exp(-(x**2) / 2), t, 40)[0] for t in s]) / (2 * np.pi) ** 0.5
     assert (tail <= 2 * np.exp(-(s**2) / 4)).all()
-    # the constant 52 of the explicit width: λ₀ ≤ ½ and n ≥ 2
+    # the constant 52 of the explicit width: λ_G ≤ ½ and n ≥ 2
     assert (3 / 52) ** 0.5 + 2 * 0.5 / (52 * 2) <= 0.25
 
 

@@ -36,7 +36,7 @@ def test_gao2023_o5() -> None:
         return flow.sol(t)[0] - (y + (1 - y) * np.exp(-lambda0 * t))
 
     end = y**4 / 4
-    assert f"${end / lambda0:.3f}\\,\\lambda_0$" in text
+    assert f"${end / lambda0:.3f}\\,\\lambda_H$" in text
     assert end > lambda0 / 2  # the hypothesis of the repaired bound
     s = np.array([5.0, 10.0, 20.0])
     printed, half = np.exp(s) * gap(4 * s), np.exp(s / 2) * gap(4 * s)

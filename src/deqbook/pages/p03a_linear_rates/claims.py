@@ -436,15 +436,15 @@ def _closed_form(trial, *, mean=False, weighted=True, stepped=True):
     k = torch.arange(61, dtype=torch.float64)[:, None]
     said = (step if stepped else 1.0) * (weight if weighted else 1.0) * values
     weights = (1 - said) ** k * (vectors.mT @ task.y)
-    kind = "mean loss" if mean else "sum loss"
+    kind, rate = ("mean loss", "ηλ_i/n") if mean else ("sum loss", "ηλ_i")
     size = task.y.norm()
     yield within(
-        f"{kind}: max_k ‖(ŷ_k-y) + Σ(1-ηλ_i)ᵏ⟨v_i,y⟩v_i‖ ÷ ‖y‖",
+        f"{kind}: max_k ‖(ŷ_k-y) + Σ(1-{rate})ᵏ⟨v_i,y⟩v_i‖ ÷ ‖y‖",
         (error + weights @ vectors.mT).norm(dim=1).max() / size,
         1e-12,
     )
     yield within(
-        f"{kind}: max_k |‖ŷ_k-y‖ - √Σ(1-ηλ_i)²ᵏ⟨v_i,y⟩²| ÷ ‖y‖",
+        f"{kind}: max_k |‖ŷ_k-y‖ - √Σ(1-{rate})²ᵏ⟨v_i,y⟩²| ÷ ‖y‖",
         (error.norm(dim=1) - weights.norm(dim=1)).abs().max() / size,
         1e-12,
     )
@@ -489,6 +489,7 @@ def regression_dynamics(trial):
 regression_dynamics.breaks(
     "the mean loss, but the update without 1/n, as printed",
     part=_closed_form,
+    shown={"ηλ_i/n": "ηλ_i"},
     mean=True,
     weighted=False,
 )

@@ -36,8 +36,10 @@ from deqbook.runtime import generator, normal, signs, sphere
 
 claim = chapter("03b_three_networks")
 TWO_ROUTES = 1e-8  # between two exact routes to one number
-RATE = "max over t of ‖e(t)‖² ÷ e^{-λ₀t}‖e(0)‖²"
-STEPS = "max over k of ‖e(k)‖² ÷ (1-ηλ₀/2)^k‖e(0)‖²"
+RATE = "max over t of ‖e(t)‖² ÷ e^{-λ_Gt}‖e(0)‖²"
+STEPS = "max over k of ‖e(k)‖² ÷ (1-ηλ_G/2)^k‖e(0)‖²"
+IMPLICIT_RATE = RATE.replace("λ_G", "λ_H")  # networks two and three have their own eigenvalue
+VANILLA_STEPS = STEPS.replace("λ_G", "λ_Z")
 
 
 def _beyond(name: str, value: float, relation: str, bound: float) -> Measurement:
@@ -81,8 +83,8 @@ def _moved(
     G0 = relu_implicit.feature_gram(model, X)
     phi = torch.relu(X @ (model.U.detach() + move).mT) / math.sqrt(model.m)
     G = phi @ phi.mT
-    yield at_most(f"{name}: ‖G-G(0)‖ ÷ (λ₀/4)", operator_norm(G - G0) / (lambda0 / 4), 1.0)
-    yield at_least(f"{name}: λ_min(G) ÷ (λ₀/2)", lab.least(G) / (lambda0 / 2), 1.0)
+    yield at_most(f"{name}: ‖G-G(0)‖ ÷ (λ_G/4)", operator_norm(G - G0) / (lambda0 / 4), 1.0)
+    yield at_least(f"{name}: λ_min(G) ÷ (λ_G/2)", lab.least(G) / (lambda0 / 2), 1.0)
 
 
 def _masked_move(trial, *, norm="operator"):
@@ -91,7 +93,7 @@ def _masked_move(trial, *, norm="operator"):
     model, X, move = lab.masked_network(trial.seed, size)
     move *= lab.lemma34_radius(model, X, lambda0=in_the_limit, norm=norm) / operator_norm(move)
     G0 = relu_implicit.feature_gram(model, X)
-    yield given("masked move: λ_min(G(0)) ÷ ¾λ₀", lab.least(G0) / (0.75 * in_the_limit), "≥", 1.0)
+    yield given("masked move: λ_min(G(0)) ÷ ¾λ_G", lab.least(G0) / (0.75 * in_the_limit), "≥", 1.0)
     longer = operator_norm(model.U.detach() + move) / (2 * size * model.m**0.5)
     yield given("masked move: ‖U‖ ÷ 2‖U(0)‖", longer, "≤", 1)
     yield from _moved("masked move", model, X, move, in_the_limit)
@@ -99,7 +101,7 @@ def _masked_move(trial, *, norm="operator"):
 
 @claim(
     "gao2022.lemma3.4",
-    "While U moves by at most √m λ₀/(12ω‖X‖_F²), λ_min(ΦΦᵀ) stays above λ₀/2",
+    "While U moves by at most √m λ_G/(12ω‖X‖_F²), λ_min(ΦΦᵀ) stays above λ_G/2",
     "lem-feature-gram",
 )
 def feature_gram_is_stable(trial):
@@ -136,7 +138,7 @@ def _kept(
     root, unit = math.sqrt(s.m), s.omega * math.sqrt(s.n) * s.error / s.lambda0
     readouts = {"a": 16 * unit, "c": 8 * unit} if printed else {"a": 2 * root, "c": 2 * root}
     floor = run.block_min["c"].min() / (s.lambda0 / 2)
-    yield at_least("min over t of λ_min(G(t)) ÷ (λ₀/2)", floor, 1.0)
+    yield at_least("min over t of λ_min(G(t)) ÷ (λ_G/2)", floor, 1.0)
     for name, bound in (readouts | dict.fromkeys("UW", 2 * s.omega * root)).items():
         yield at_most(f"max ‖{name}(t)‖ ÷ bound", run.norms[name].max() / bound, 1.0)
 
@@ -168,7 +170,7 @@ def flow_invariants(trial):
     wide, short, run = lab.ordinary_flow(trial.seed)
     yield _beyond("m needed ÷ m", short, "≥", 1e6)
     floor = run.block_min["c"].min() / (wide.rate / 2)
-    yield _beyond("min over t of λ_min(G(t)) ÷ (λ₀/2)", floor, "≥", 1.0)
+    yield _beyond("min over t of λ_min(G(t)) ÷ (λ_G/2)", floor, "≥", 1.0)
     for name, way in run.displacement.items():
         share = way.max() / wide.constants[f"way of {name}"]
         yield _beyond(f"‖{name}(t)-{name}(0)‖ ÷ bound", share, "≤", 1.0)
@@ -182,7 +184,7 @@ flow_invariants.breaks(
     printed=True,
 )
 flow_invariants.breaks(
-    "two equal inputs: λ_min(G(0)) ≥ ¾λ₀ fails, λ₀ kept", "min", part=_flow_kept, twins=True
+    "two equal inputs: λ_min(G(0)) ≥ ¾λ_G fails, λ_G kept", "min", part=_flow_kept, twins=True
 )
 flow_invariants.breaks(
     "only W is trained, at γ = 0.01: the read-outs do not drive the decay",
@@ -200,7 +202,7 @@ def _flow_decay(trial, *, twins=False, train="WUac"):
 
 @claim(
     "gao2022.theorem3.1",
-    "Gradient flow on all weights of a ReLU implicit network: ‖e(t)‖² ≤ e^{-λ₀t}‖e(0)‖²",
+    "Gradient flow on all weights of a ReLU implicit network: ‖e(t)‖² ≤ e^{-λ_Gt}‖e(0)‖²",
     "thm-relu-flow",
 )
 def flow_rate(trial):
@@ -211,7 +213,7 @@ def flow_rate(trial):
     yield _beyond(RATE, _over_rate(run, wide.rate), "≤", 1.0)
 
 
-flow_rate.breaks("two equal inputs with different labels, λ₀ kept", part=_flow_decay, twins=True)
+flow_rate.breaks("two equal inputs with different labels, λ_G kept", part=_flow_decay, twins=True)
 flow_rate.breaks(
     "only W is trained: λ_min(ΦΦᵀ) no longer bounds the tangent kernel", part=_flow_decay, train="W"
 )
@@ -258,7 +260,7 @@ def descent_invariants(trial):
     second_order = float((rest / (s.remainder * (step * error) ** 2)).max())
     yield at_most("‖Δŷ+ηHe‖ ÷ kη²‖e‖²", second_order, 1.0)
     allowed = float((rest / (step * s.lambda0 / 8 * error)).max())
-    yield at_most("‖Δŷ+ηHe‖ ÷ (ηλ₀/8)‖e‖", allowed, 1.0)
+    yield at_most("‖Δŷ+ηHe‖ ÷ (ηλ_G/8)‖e‖", allowed, 1.0)
     yield from _inner_term(trial)
 
 
@@ -285,13 +287,13 @@ def _certificate(trial, *, times_edge=1.0):
     rest, error, factor = lab.remainders(model, X, y, step, 20)
     allowed = 1 - 3 / 8 * step * relu_implicit.scales(model, X, y).lambda0
     worst = float((factor + rest / error).max()) / allowed
-    name = "labels ±1, each step: (‖I-ηH‖ + ‖Δŷ+ηHe‖/‖e‖) ÷ (1-⅜ηλ₀)"
+    name = "labels ±1, each step: (‖I-ηH‖ + ‖Δŷ+ηHe‖/‖e‖) ÷ (1-⅜ηλ_G)"
     yield Measurement(name, worst, "≤", 1.0, theorem=False)
 
 
 @claim(
     "gao2022.theorem3.2",
-    "Gradient descent on a ReLU implicit network: ‖e(k)‖² ≤ (1-ηλ₀/2)^k‖e(0)‖²",
+    "Gradient descent on a ReLU implicit network: ‖e(k)‖² ≤ (1-ηλ_G/2)^k‖e(0)‖²",
     "thm-relu-descent",
 )
 def descent_rate(trial):
@@ -313,7 +315,7 @@ def _beyond_the_edge(trial):
 
 descent_rate.breaks("the step is 3 ÷ λ_max(H(0)), beyond the edge 2 ÷ λ_max", part=_beyond_the_edge)
 descent_rate.breaks(
-    "two equal inputs with different labels, λ₀ kept", part=_descent_decay, twins=True
+    "two equal inputs with different labels, λ_G kept", part=_descent_decay, twins=True
 )
 
 
@@ -355,16 +357,16 @@ def _implicit_conclusions(trial, *, twins=False):
     conditions, _, _, run = lab.near_implicit(trial.seed, twins)
     known = conditions.constants
     floor = _smallest(run.gram_min) / (conditions.rate / 2)
-    yield at_least("min over t of λ_min(H(t)) ÷ (λ₀/2)", floor, 1.0)
+    yield at_least("min over t of λ_min(H(t)) ÷ (λ_H/2)", floor, 1.0)
     yield at_most("‖W(t)-W(0)‖_F ÷ r", run.displacement["W"].max() / known["way of W"], 1.0)
-    yield at_most("max γ̃‖W(t)‖ ÷ ρ", run.norms["cell"].max() / known["rho"], 1.0)
-    yield at_most(RATE, _over_rate(run, conditions.rate), 1.0)
+    yield at_most("max γ̃‖W(t)‖ ÷ q", run.norms["cell"].max() / known["rho"], 1.0)
+    yield at_most(IMPLICIT_RATE, _over_rate(run, conditions.rate), 1.0)
     yield equal("units that changed side", _largest(run.flips), 0, 0)
 
 
 @claim(
     "gao2023.theorem3.1",
-    "Gradient flow on the implicit layer alone: ‖e(t)‖² ≤ e^{-λ₀t}‖e(0)‖², no unit flipping",
+    "Gradient flow on the implicit layer alone: ‖e(t)‖² ≤ e^{-λ_Ht}‖e(0)‖², no unit flipping",
     "thm-implicit-only",
 )
 def implicit_only_rate(trial):
@@ -374,20 +376,20 @@ def implicit_only_rate(trial):
     draws = model.solve(X, tol=lab.STATES).z @ signs(model.m, 2000, g=trial.g)
     mean, rho0 = float(draws.pow(2).sum(0).mean()), conditions.constants["rho0"]
     bound = float(model.inject(X).detach().pow(2).sum()) / (1 - rho0) ** 2
-    yield at_most("mean ‖ŷ(0)‖² over 2000 read-outs ÷ ‖Φ‖_F²/(1-ρ₀)²", mean / bound, 1.0)
+    yield at_most("mean ‖ŷ(0)‖² over 2000 read-outs ÷ ‖Φ‖_F²/(1-q₀)²", mean / bound, 1.0)
     model = ReLUImplicit.init_implicit_only(50, 10, gamma=0.4, seed=trial.seed)
     X, y = sphere(4, 10, trial.seed + 100), signs(4, g=generator(trial.seed + 200))
     wide = relu_implicit.implicit_only_conditions(model, X, y)
     run = lab.euler_flow(model, X, y, 3 / wide.rate)
     yield _beyond("need ÷ have, worst hypothesis", wide.worst.ratio, "≥", 10)
     yield _beyond("units that changed side", _largest(run.flips), "≥", 1)
-    yield _beyond(RATE, _over_rate(run, wide.rate), "≤", 1.0)
+    yield _beyond(IMPLICIT_RATE, _over_rate(run, wide.rate), "≤", 1.0)
 
 
 implicit_only_rate.breaks(
-    "two equal inputs with different labels, λ₀ kept",
+    "two equal inputs with different labels, λ_H kept",
     "min over t",
-    RATE,
+    IMPLICIT_RATE,
     part=_implicit_conclusions,
     twins=True,
 )
@@ -493,12 +495,12 @@ def _vanilla_conclusions(trial, *, times_edge=0.0, twins=False):
     _, s, run = lab.near_vanilla(trial.seed, times_edge, twins)
     yield at_most("max ‖W(k)‖", run.norms["W"].max(), 1.0)
     floor = float(run.block_min["a"].min()) / (s.lambda0 / 2)
-    yield at_least("min over k of λ_min(G(k)) ÷ (λ₀/2)", floor, 1.0)
-    yield at_most(STEPS, _over_steps(run, s.lambda0 / 2), 1.0)
+    yield at_least("min over k of λ_min(G(k)) ÷ (λ_Z/2)", floor, 1.0)
+    yield at_most(VANILLA_STEPS, _over_steps(run, s.lambda0 / 2), 1.0)
     for name, bound in s.gradients.items():
         way = 4 / s.lambda0 * bound * s.x * s.error
         share = run.displacement[name].max() / way
-        yield at_most(f"‖{name}(k)-{name}(0)‖_F ÷ (4/λ₀)c‖X‖_F‖e(0)‖", share, 1.0)
+        yield at_most(f"‖{name}(k)-{name}(0)‖_F ÷ (4/λ_Z)c‖X‖_F‖e(0)‖", share, 1.0)
 
 
 def _proof_gain(trial, *, printed=False):
@@ -509,12 +511,12 @@ def _proof_gain(trial, *, printed=False):
     model, X, y = lab.small_readout(trial.seed)
     s = vanilla.scales(model, X, y, lab.widest_ball(model, X, y) if printed else lab.DELTA)
     gain = (1 - s.factor(s.step)) / (s.step * s.lambda0 / 2)
-    yield at_least("what a step of the proof gains ÷ (ηλ₀/2), at the largest step", gain, 1.0)
+    yield at_least("what a step of the proof gains ÷ (ηλ_Z/2), at the largest step", gain, 1.0)
 
 
 @claim(
     "ling2023.theorem1",
-    "Gradient descent on the vanilla DEQ under Condition 1: L(k) ≤ (1-ηλ₀/2)^k L(0)",
+    "Gradient descent on the vanilla DEQ under Condition 1: L(k) ≤ (1-ηλ_Z/2)^k L(0)",
     "thm-vanilla-descent",
 )
 def vanilla_rate(trial):
@@ -530,19 +532,19 @@ def vanilla_rate(trial):
     yield _beyond("η ÷ the step admitted", run.step / wide.step, "≥", 100)
     yield _beyond("max ‖W(k)‖", run.norms["W"].max(), "≤", 1.0)
     floor = float(run.block_min["a"].min()) / wide.rate
-    yield _beyond("min over k of λ_min(G(k)) ÷ (λ₀/2)", floor, "≥", 1.0)
-    yield _beyond(STEPS, _over_steps(run, wide.rate), "≤", 1.0)
+    yield _beyond("min over k of λ_min(G(k)) ÷ (λ_Z/2)", floor, "≥", 1.0)
+    yield _beyond(VANILLA_STEPS, _over_steps(run, wide.rate), "≤", 1.0)
 
 
 vanilla_rate.breaks(
     "the step is 3 ÷ λ_max(H(0)), beyond the edge 2 ÷ λ_max",
-    STEPS,
+    VANILLA_STEPS,
     part=_vanilla_conclusions,
     times_edge=3.0,
 )
 vanilla_rate.breaks(
-    "two equal inputs with different labels, λ₀ kept",
-    STEPS,
+    "two equal inputs with different labels, λ_Z kept",
+    VANILLA_STEPS,
     "min over k",
     part=_vanilla_conclusions,
     twins=True,

@@ -128,13 +128,13 @@ def euler_flow(model: Dense, X: Tensor, y: Tensor, until: float) -> Trajectory:
 def lemma34_radius(
     model: ReLUImplicit, X: Tensor, *, lambda0: float | None = None, norm: str = "operator"
 ) -> float:
-    r"""Return how far U may move while :math:`\|G-G(0)\|\le\lambda_0/4` (gao2022.lemma3.4).
+    r"""Return how far U may move while :math:`\|G-G(0)\|\le\lambda_G/4` (gao2022.lemma3.4).
 
     ``norm`` says how the move is measured: ``"operator"``
-    :math:`\frac{\sqrt m\lambda_0}{12\,\omega\|X\|_F^2}`, ``"frobenius"``
-    :math:`\frac{\sqrt m\lambda_0}{12\,\omega\|X\|_F\|X\|}`; ``"printed"`` is the source's
-    :math:`\frac{\sqrt m\lambda_0}{16\,\omega\|X\|^2}` for the operator norm, with which the lemma
-    is false. Here :math:`\omega\sqrt m=\|U(0)\|`, and :math:`\lambda_0` is
+    :math:`\frac{\sqrt m\lambda_G}{12\,\omega\|X\|_F^2}`, ``"frobenius"``
+    :math:`\frac{\sqrt m\lambda_G}{12\,\omega\|X\|_F\|X\|}`; ``"printed"`` is the source's
+    :math:`\frac{\sqrt m\lambda_G}{16\,\omega\|X\|^2}` for the operator norm, with which the lemma
+    is false. Here :math:`\omega\sqrt m=\|U(0)\|`, and :math:`\lambda_G` is
     :math:`\frac43\lambda_{\min}(G(0))` unless it is given.
     """
     if lambda0 is None:

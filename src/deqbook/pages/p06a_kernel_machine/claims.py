@@ -5,10 +5,10 @@ W trained. Along gradient flow :math:`\dot f_t(x)=-k_t(x,X)\,e(t)` with the tang
 moment; :math:`\hat f_t` is the same with the kernel of the start. All statements about the distance
 of the two are checked with their explicit constants,
 
-.. math:: \|f_t(X)-\hat f_t(X)\|\le\tfrac{2\Delta}{\lambda_0}\|e(0)\|
-          \,(e^{-\lambda_0t/2}-e^{-\lambda_0t}),\qquad
-          |f_t(x)-\hat f_t(x)|\le\tfrac{2\|e(0)\|}{\lambda_0}
-          \Big(\Delta_x+\frac\Delta{\lambda_0}\|k_0(x,X)\|\Big),
+.. math:: \|f_t(X)-\hat f_t(X)\|\le\tfrac{2\Delta}{\lambda_H}\|e(0)\|
+          \,(e^{-\lambda_Ht/2}-e^{-\lambda_Ht}),\qquad
+          |f_t(x)-\hat f_t(x)|\le\tfrac{2\|e(0)\|}{\lambda_H}
+          \Big(\Delta_x+\frac\Delta{\lambda_H}\|k_0(x,X)\|\Big),
 
 where :math:`\Delta=\sup\|H(s)-H(0)\|` and :math:`\Delta_x=\sup\|k_s(x,X)-k_0(x,X)\|`.
 """
@@ -155,14 +155,14 @@ def _slow_run(seed: int) -> tuple[NetworkStart, Tensor, PathKernel]:
 
 @claim(
     "gao2023.lemma4.3",
-    "On the sample: ‖f_t-f̂_t‖ ≤ (2Δ/λ₀)‖e(0)‖(e^{-λ₀t/2}-e^{-λ₀t})",
+    "On the sample: ‖f_t-f̂_t‖ ≤ (2Δ/λ_H)‖e(0)‖(e^{-λ_Ht/2}-e^{-λ_Ht})",
     "thm-coupling",
 )
 def coupled_on_sample(trial, *, printed=False):
     at, y, run = _slow_run(trial.seed)
     least = torch.linalg.eigvalsh(run.H)[:, 0]
-    yield given("λ_min(H(s)) ÷ λ₀, least on the way", float(least.min()) / at.lambda0, "≥", 0.5)
-    yield given("kernel moves: Δ ÷ λ₀", float(run.kernel_change.max()) / at.lambda0, "≥", 1e-3)
+    yield given("λ_min(H(s)) ÷ λ_H, least on the way", float(least.min()) / at.lambda0, "≥", 0.5)
+    yield given("kernel moves: Δ ÷ λ_H", float(run.kernel_change.max()) / at.lambda0, "≥", 1e-3)
     gap = (run.predictions - at.frozen(y).fitted(run.times)).norm(dim=1)
     t = at.lambda0 * run.times
     decay = torch.exp(-t) if printed else torch.exp(-t / 2) - torch.exp(-t)
@@ -171,9 +171,9 @@ def coupled_on_sample(trial, *, printed=False):
     yield at_most("‖f_t(X)-f̂_t(X)‖ ÷ bound, largest over times", float(ratio.max()), 1)
 
 
-# The true rate is λ_min(H(∞)), which is smaller than λ₀ here.
+# The true rate is λ_min(H(∞)), which is smaller than λ_H here.
 coupled_on_sample.breaks(
-    "the decay e^{-λ₀t}, as printed, with the same prefactor", "‖f_t", printed=True
+    "the decay e^{-λ_Ht}, as printed, with the same prefactor", "‖f_t", printed=True
 )
 
 
@@ -192,7 +192,7 @@ class _Away:
 
 @lru_cache(maxsize=64)
 def _away(m: int, seed: int, net: int, size: float) -> _Away:
-    """Follow a network to λ₀t = 5, with labels at this distance from its first guess."""
+    """Follow a network to λ_Ht = 5, with labels at this distance from its first guess."""
     at = draw_start(m, 3, 10, 10 * seed + net, data=seed, points=3, tol=1e-9)
     y = at.guess + size * signs(3, g=generator(seed + 200))
     run, frozen = at.run(y, 5.0, tol=1e-8), at.frozen(y)
@@ -208,13 +208,13 @@ def _away(m: int, seed: int, net: int, size: float) -> _Away:
 
 @claim(
     "gao2023.lemma4.4",
-    "Off the sample: |f_t-f̂_t| ≤ (2‖e(0)‖/λ₀)(Δ_x+‖k₀‖Δ/λ₀); m = 24 to 192: below m^{-1/4}",
+    "Off the sample: |f_t-f̂_t| ≤ (2‖e(0)‖/λ_H)(Δ_x+‖k₀‖Δ/λ_H); m = 24 to 192: below m^{-1/4}",
     "thm-coupling",
 )
 def coupled_elsewhere(trial, *, from_guess=True, wide_labels=NEAR):
     seen = [_away(WIDE, trial.seed, net, NEAR) for net in range(2)]
     least = min(one.least for one in seen)
-    yield given("λ_min(H(s)) ÷ λ₀, least on the way", least, "≥", 0.5)
+    yield given("λ_min(H(s)) ÷ λ_H, least on the way", least, "≥", 0.5)
     ratios = [(one.gap if from_guess else one.without) / one.bound for one in seen]
     worst = float(torch.cat(ratios).max())
     yield at_most("sup_t|f_t(x)-f̂_t(x)| ÷ bound, worst point", worst, 1)
@@ -312,7 +312,7 @@ def weyl(trial):
         room = at.lambda0 - torch.linalg.eigvalsh(H)[0]
         ratios.append(room / torch.linalg.matrix_norm(H - at.H, 2))
     worst = float(torch.stack(ratios).max())
-    yield at_most("λ₀-λ_min(H) ÷ ‖H-H(0)‖, weights moved", worst, ROUNDING)
+    yield at_most("λ_H-λ_min(H) ÷ ‖H-H(0)‖, weights moved", worst, ROUNDING)
 
 
 def _jordan_block(trial):
@@ -337,7 +337,7 @@ weyl.breaks(
 
 @claim(
     "gao2023.theoremA.3",
-    "Rademacher complexity of a kernel ball: at most (B/n)√tr K, and at most Br/√n",
+    "Rademacher complexity of a kernel ball: at most (B/n)√tr K, and at most Bν/√n",
     "thm-kernel-ball",
 )
 def kernel_ball(trial, *, root=True, stretch=1.0):
@@ -359,13 +359,13 @@ def kernel_ball(trial, *, root=True, stretch=1.0):
     bound = trace_bound(K, B) if root else B * float(K.trace()) / 8
     yield at_most("ℜ_S(𝓕_B) ÷ (B/n)√tr K", found.value / bound, 1)
     r = math.sqrt(float(at.H.diagonal().max()))
-    yield at_most("ℜ_S(𝓕_B) ÷ Br/√n", found.value / (B * r / math.sqrt(8)), 1)
+    yield at_most("ℜ_S(𝓕_B) ÷ Bν/√n", found.value / (B * r / math.sqrt(8)), 1)
 
 
 kernel_ball.breaks(  # the trace is below one
     "the square root missing", "ℜ_S(𝓕_B) ÷ (B/n)", shown={"√tr K": " tr K"}, root=False
 )
-kernel_ball.breaks("one input ten times as long: k(x,x) ≤ r² fails", "ℜ_S(𝓕_B) ÷ Br", stretch=10.0)
+kernel_ball.breaks("one input ten times as long: k(x,x) ≤ ν² fails", "ℜ_S(𝓕_B) ÷ Bν", stretch=10.0)
 
 
 # --- theorem A.4, uniform deviation --------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Gradient descent on the monotone DEQ: the thirteen claims of nguyen2022."""
+"""Gradient descent on the monotone DEQ: the fifteen claims of nguyen2022."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from deqbook.activations import relu, tanh
 from deqbook.bounds.monotone import Scales
 from deqbook.claims import Measurement, at_least, at_most, chapter, equal, given, within
 from deqbook.dynamics import Record, Trajectory, gradient_descent
@@ -61,15 +63,77 @@ from deqbook.pages.p03c_monotone_opteq.lab.monotone_bounds import (
     step_bounds,
 )
 from deqbook.runtime import generator, normal
-from deqbook.solvers import Newton
+from deqbook.solvers import Newton, fixed_point
 
 claim = chapter("03c_monotone_opteq")
 
 SAME = 1e-10  # two exact routes
+ROUNDING = 1e-9  # beside a bound that is attained
 
 Descent = Callable[[int], tuple[Task, Run]]
 Flow = Callable[[int], tuple[Task, Trajectory]]
 Setting = Callable[[int], tuple[Task, float]]
+
+
+# --- size of the equilibrium -------------------------------------------------------------------
+
+
+def _size_ratio(model: MonDEQ, x: Tensor, mu: float) -> float:
+    """Return ‖Z‖_F μ / (‖X‖_F ‖U‖)."""
+    z = model.solve(x, tol=1e-11, max_steps=20000).z
+    return float(z.norm() * mu / (x.norm() * operator_norm(model.U.detach())))
+
+
+def _tight_model(mu: float = 0.5, m: int = 4) -> tuple[MonDEQ, Tensor]:
+    """Return W = (1-μ)I, U = I, X = 1, for which the bound is an equality."""
+    zero, one = torch.zeros(m, m, dtype=torch.float64), torch.ones(3, m, dtype=torch.float64)
+    return MonDEQ(zero, zero, eye(m), one[0], mu), one
+
+
+def _tight_size(trial, *, overstated=1.0):
+    model, x = _tight_model()
+    ratio = _size_ratio(model, x, overstated * model.mu)
+    yield at_most("the same where it is tight", ratio, 1 + ROUNDING)
+
+
+@claim("nguyen2022.lemma3.3.3", "The equilibrium is bounded: ‖Z‖_F ≤ ‖X‖_F ‖U‖ / μ", "lem-size")
+def equilibrium_size(trial):
+    worst = 0.0
+    for k, mu in enumerate((0.05, 0.3, 1.0, 3.0)):
+        model = MonDEQ.init(15, 4, mu=mu, seed=10 * trial.seed + k)
+        worst = max(worst, _size_ratio(model, normal(6, 4, g=trial.g), mu))
+    yield at_most("max ‖Z‖_F μ / (‖X‖_F‖U‖)", worst, 1.0)
+    yield from _tight_size(trial)
+
+
+def _softplus(trial):
+    model, x = _tight_model()
+    W, x = model.W.detach(), 1e-3 * x  # a vanishing input still has a state
+    z = fixed_point(lambda z: F.softplus(z @ W.mT + x), torch.zeros_like(x)).z
+    ratio = float(z.norm() * model.mu / x.norm())
+    yield at_most("the same where it is tight", ratio, 1 + ROUNDING)
+
+
+equilibrium_size.breaks("μ overstated by a factor 2", part=_tight_size, overstated=2.0)
+equilibrium_size.breaks("an activation with σ(0) ≠ 0: softplus", part=_softplus)
+
+
+@claim(
+    "nguyen2022.lemmaC.0.3",
+    "The identity behind the bound: ⟨z,(I-W)z⟩ = ⟨z,Ux⟩ at a ReLU equilibrium",
+    "lem-size",
+)
+def complementarity(trial, *, sigma=relu):
+    model = MonDEQ.init(15, 4, mu=0.5, seed=trial.seed).requires_grad_(False)
+    model.sigma = sigma
+    x = normal(6, 4, g=trial.g)
+    z, q = model.solve(x, tol=1e-12, max_steps=20000).z, x @ model.U.mT
+    energy = (z * (z - z @ model.W.mT)).sum(1)
+    yield within("max |⟨z,(I-W)z⟩ - ⟨z,Ux⟩|", float((energy - (z * q).sum(1)).abs().max()), 1e-8)
+    yield at_most("max μ‖z‖² / ⟨z,(I-W)z⟩", float((0.5 * z.pow(2).sum(1) / energy).max()), 1.0)
+
+
+complementarity.breaks("tanh instead of ReLU", "max |", sigma=tanh)
 
 
 # --- perturbation of the equilibrium -----------------------------------------------------------
@@ -317,7 +381,7 @@ def weights_stay(trial):
     s = task.scales
     fall = run.loss / run.loss[0] * (1 - run.eta * s.lambda0**2 / 4) ** -torch.arange(STEPS + 1.0)
     yield _hypotheses(task, "descent")
-    yield given("largest L_k ÷ (1-ηλ₀²/4)^k L_0", float(fall[1:].max()), "≤", 1.0)
+    yield given("largest L_k ÷ (1-ησ_Z²/4)^k L_0", float(fall[1:].max()), "≤", 1.0)
     yield from _displacements(trial)
     for name in NAMES:
         bound = displacement_bounds(s)[name] / getattr(task.radii, name)
@@ -333,7 +397,7 @@ def _features(trial, *, descent=admitted):
     task, run = descent(trial.seed)
     s = task.scales
     least = float(torch.linalg.svdvals(run.Z)[:, -1].min())
-    yield at_least("least σ_min(Z_k) ÷ ½λ₀", least / (s.lambda0 / 2), 1.0)
+    yield at_least("least σ_min(Z_k) ÷ ½σ_Z", least / (s.lambda0 / 2), 1.0)
     drift = float((run.Z - run.Z[0]).flatten(1).norm(dim=1).max())
     yield at_most("largest ‖Z_k - Z_0‖_F ÷ bound", drift / drift_bound(s), 1.0)
 
@@ -342,12 +406,12 @@ def _drift(trial, *, labels=1.0):
     task, _ = admitted(trial.seed)
     far = replace(task, y=labels * task.y)
     s = replace(far.scales, a=task.scales.a)  # the balls are the same
-    yield at_most("bound on ‖Z_k - Z_0‖_F ÷ ½λ₀", drift_bound(s) / (s.lambda0 / 2), 1.0)
+    yield at_most("bound on ‖Z_k - Z_0‖_F ÷ ½σ_Z", drift_bound(s) / (s.lambda0 / 2), 1.0)
 
 
 @claim(
     "nguyen2022.proposition6",
-    "While the weights stay in their balls, σ_min(Z) ≥ ½λ₀",
+    "While the weights stay in their balls, σ_min(Z) ≥ ½σ_Z",
     "prop-mondeq-features",
 )
 def features_stay(trial):
@@ -386,7 +450,7 @@ def _square(trial, *, descent=admitted, powers=True, readout=True):
 
 @claim(
     "nguyen2022.lemma3.3.8",
-    "I₁ = ½‖ŷ_{k+1}-ŷ_k‖² ≤ [η(C₁+C₂) + η²λ₀²C₁₂]² L_k",
+    "I₁ = ½‖ŷ_{k+1}-ŷ_k‖² ≤ [η(C₁+C₂) + η²σ_Z²C₁₂]² L_k",
     "lem-mondeq-three-parts",
 )
 def quadratic_part(trial):
@@ -433,7 +497,7 @@ def _cross_away(trial, *, mu=1.0, size=1e-3, eta=1e-3, powers=True, squared=Fals
 
 @claim(
     "nguyen2022.lemma3.3.9",
-    "I₂, the work of the hidden weights, is at most 2[ηC₁ + η²λ₀²C₁₂] L_k, and helps",
+    "I₂, the work of the hidden weights, is at most 2[ηC₁ + η²σ_Z²C₁₂] L_k, and helps",
     "lem-mondeq-three-parts",
 )
 def cross_part(trial):
@@ -470,12 +534,12 @@ def _driving(trial, *, descent=admitted):
     if s.lambda0 == 0:  # more samples than units
         s = replace(s, lambda0=float(torch.linalg.svdvals(run.Z[0])[-1]))
     share = run.parts()[2] / (driving_bound(s, run.eta) * run.loss[:-1])
-    yield at_least("least -I₃ ÷ (½ηλ₀² L_k)", float(share.min()), 1.0)
+    yield at_least("least -I₃ ÷ (½ησ_Z² L_k)", float(share.min()), 1.0)
 
 
 @claim(
     "nguyen2022.lemma3.3.10",
-    "I₃ = -η eᵀZZᵀe ≤ -½ηλ₀² L_k: the read-out drives the loss down",
+    "I₃ = -η eᵀZZᵀe ≤ -½ησ_Z² L_k: the read-out drives the loss down",
     "lem-mondeq-three-parts",
 )
 def driving_part(trial):
@@ -490,7 +554,7 @@ def driving_part(trial):
 
 driving_part.breaks("two equal inputs with different labels", part=_driving, descent=unseparated)
 driving_part.breaks(
-    "width m = 2 for n = 3 samples; λ₀ the least of the m singular values",
+    "width m = 2 for n = 3 samples; σ_Z the least of the m singular values",
     part=_driving,
     descent=too_thin,
 )
@@ -544,7 +608,7 @@ def _vacuous(trial, *, printed=False):
 
 @claim(
     "nguyen2022.condition1",
-    "Condition 1 can be met: with a(0) = 0 and λ₀ > 0 it holds for all small labels",
+    "Condition 1 can be met: with a(0) = 0 and σ_Z > 0 it holds for all small labels",
     "prop-mondeq-small-labels",
 )
 def flow_condition(trial):
@@ -570,7 +634,7 @@ for condition, kind in ((flow_condition, "flow"), (descent_condition, "descent")
         kind=kind,
         size=1.05,
     )
-    condition.breaks("two equal inputs: λ₀ = 0", part=_unseparated, kind=kind)
+    condition.breaks("two equal inputs: σ_Z = 0", part=_unseparated, kind=kind)
 # for tiny μ the printed condition can be met: that is where the theorem becomes false
 descent_condition.breaks(
     "(3.18) as printed, without powers of μ, at μ about 0.1",
@@ -587,14 +651,14 @@ def _promise(trial, *, flow=flowing):
     task, run = flow(trial.seed)
     lambda0 = task.sigma_min
     rates = torch.tensor(run.loss[0] / run.loss[1:]).log() / torch.tensor(run.times[1:])
-    yield at_least("least log(L(0)/L(t))/t ÷ ½λ₀²", float(rates.min()) / (lambda0**2 / 2), 1.0)
+    yield at_least("least log(L(0)/L(t))/t ÷ ½σ_Z²", float(rates.min()) / (lambda0**2 / 2), 1.0)
     features = torch.tensor(run.block_min["a"]).clamp(min=0).sqrt()  # the block of a is ZZᵀ
-    yield at_least("least σ_min(Z(t)) ÷ ½λ₀", float(features.min()) / (lambda0 / 2), 1.0)
+    yield at_least("least σ_min(Z(t)) ÷ ½σ_Z", float(features.min()) / (lambda0 / 2), 1.0)
 
 
 @claim(
     "nguyen2022.theorem3.3.1",
-    "Under Condition 1 gradient flow gives L(t) ≤ exp(-½λ₀²t) L(0)",
+    "Under Condition 1 gradient flow gives L(t) ≤ exp(-½σ_Z²t) L(0)",
     "thm-mondeq-flow",
 )
 def flow_rate(trial):
@@ -619,12 +683,12 @@ def flow_rate(trial):
 
 
 flow_rate.breaks(
-    "two equal inputs with different labels; λ₀ that of the separate inputs",
+    "two equal inputs with different labels; σ_Z that of the separate inputs",
     part=_promise,
     flow=flowing_unseparated,
 )
 flow_rate.breaks(
-    "width m = 2 for n = 3 samples; λ₀ the least of the m singular values",
+    "width m = 2 for n = 3 samples; σ_Z the least of the m singular values",
     part=_promise,
     flow=flowing_thin,
 )
@@ -645,19 +709,19 @@ def _decrease(trial, *, setting=admitted_step, twins=False, steps=STEPS):
     )
     L = torch.tensor(run.loss)
     least = ((L[:-1] - L[1:]) / (eta * task.scales.lambda0**2 / 4 * L[:-1])).min()
-    yield at_least("least (L_k - L_{k+1}) ÷ (¼ηλ₀² L_k)", float(least), 1.0)
+    yield at_least("least (L_k - L_{k+1}) ÷ (¼ησ_Z² L_k)", float(least), 1.0)
 
 
 @claim(
     "nguyen2022.theorem3.3.5",
-    "Under Condition 2′ and its step size, L_{k+1} ≤ (1 - ¼ηλ₀²) L_k at every step",
+    "Under Condition 2′ and its step size, L_{k+1} ≤ (1 - ¼ησ_Z²) L_k at every step",
     "thm-mondeq-descent",
 )
 def descent_rate(trial):
     task, step = admitted_step(trial.seed)
     yield _hypotheses(task, "descent")
     bound = step * 16 * 9 * task.scales.lambda0**2
-    yield at_most("largest step ÷ 1/(16n²λ₀²)", bound, 1.0)
+    yield at_most("largest step ÷ 1/(16n²σ_Z²)", bound, 1.0)
     yield from _decrease(trial)
 
 
@@ -665,13 +729,13 @@ descent_rate.breaks(
     "η = 4/λ_max(H), twice the stability limit", part=_decrease, setting=too_long_step, steps=5
 )
 descent_rate.breaks(
-    "Condition 2 as printed, at a step it admits: μ about 0.1, η = 4/λ₀²",
+    "Condition 2 as printed, at a step it admits: μ about 0.1, η = 4/σ_Z²",
     part=_decrease,
     setting=printed_step,
     steps=5,
 )
 descent_rate.breaks(
-    "two equal inputs with different labels; λ₀ that of the separate inputs",
+    "two equal inputs with different labels; σ_Z that of the separate inputs",
     part=_decrease,
     twins=True,
 )

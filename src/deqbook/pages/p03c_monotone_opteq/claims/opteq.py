@@ -17,7 +17,7 @@ from torch import Tensor
 from deqbook.activations import relu
 from deqbook.claims import Measurement, at_least, at_most, chapter, equal, given, within
 from deqbook.linalg import eye, operator_norm, relative
-from deqbook.pages.p01_wellposedness.lab import segment_instance
+from deqbook.pages.p01b_monotone.lab import segment_instance
 from deqbook.pages.p03c_monotone_opteq.lab import opteq as lab
 from deqbook.pages.p03c_monotone_opteq.lab.opteq_bounds import (
     Compact,
@@ -384,9 +384,9 @@ kernel_gradient.breaks(
 )
 
 
-FINAL = "final loss ÷ promised (1-ηλ₀/2)ᵗ𝓛₀"
-TRAVEL = "largest distance from the start ÷ ρ"
-PRINTED_RATE = {"λ₀/2": "Q₀"}
+FINAL = "final loss ÷ promised (1-ηλ_H/2)ᵗ𝓛₀"
+TRAVEL = "largest distance from the start ÷ r"
+PRINTED_RATE = {"λ_H/2": "Q₀"}
 
 
 def _twins(trial):
@@ -430,7 +430,7 @@ def linear_training(trial, *, along=0, epochs=60, factor=None):
     step = asked.step if factor is None else factor / high
     run = lab.descend(one, y, step, epochs)
     yield _rank(J @ J.mT)
-    yield given("ρ, where the constant C is proved up to 0.05", radius, "≤", lab.CAP)
+    yield given("r, where the constant C is proved up to 0.05", radius, "≤", lab.CAP)
     for c in asked.conditions[1:]:
         yield given(f"{c.name}, need ÷ have", c.ratio, "≤", 1.0)
     yield given("step ÷ largest step allowed", step / asked.step, "≤", 1.0)
@@ -442,8 +442,10 @@ def linear_training(trial, *, along=0, epochs=60, factor=None):
     )
     shrink = math.sqrt(max(1 - step * low / 2, 0.0))
     left = [float((t - run.path[-1]).norm()) / shrink**i for i, t in enumerate(run.path[:-1])]
-    yield at_most("‖θₜ-θ_T‖ ÷ (1-ηλ₀/2)^(t/2), worst t", lab.worst(left), asked.constants["travel"])
-    yield at_least("least λₜ ÷ λ₀", min(run.kernel_min) / low, 0.5)
+    yield at_most(
+        "‖θₜ-θ_T‖ ÷ (1-ηλ_H/2)^(t/2), worst t", lab.worst(left), asked.constants["travel"]
+    )
+    yield at_least("least λₜ ÷ λ_H", min(run.kernel_min) / low, 0.5)
 
 
 linear_training.breaks(

@@ -62,7 +62,7 @@ class Task:
 
     @property
     def sigma_min(self) -> float:
-        """The least of the min(m, n) singular values of Z(0): λ₀, if the width allows it."""
+        """The least of the min(m, n) singular values of Z(0): σ_Z, if the width allows it."""
         with torch.no_grad():
             return float(torch.linalg.svdvals(self.model.solve(self.X, tol=1e-12).z)[-1])
 
@@ -142,7 +142,7 @@ def printed_instance(seed: int) -> Task:
 
 
 def still(seed: int) -> Task:
-    """Return W = (1-μ)I with orthogonal features of one size: λ₀² is as large as it can be."""
+    """Return W = (1-μ)I with orthogonal features of one size: σ_Z² is as large as it can be."""
     mu = 0.1 + float(torch.rand(1, generator=generator(seed)))
     model, tiny = MonDEQ(zeros(4, 4), zeros(4, 4), eye(4), zeros(4), mu), 1e-6
     return Task(model, eye(4), tiny * torch.ones(4, dtype=torch.float64), Radii(*[tiny] * 4))

@@ -47,7 +47,7 @@ def step_bounds(s: Scales, eta: float, error: float) -> dict[str, float]:
 
     :math:`\eta\|X\|_F\|e\|\beta`, and for W
     :math:`\eta\|X\|_F\|e\|\,\frac{4\bar\lambda_U\bar\lambda_a}{\mu^2}
-    (\bar\lambda_A^2+1+\frac{\eta\lambda_0^2\bar\lambda_A^2}{16})`. The last term replaces
+    (\bar\lambda_A^2+1+\frac{\eta\sigma_Z^2\bar\lambda_A^2}{16})`. The last term replaces
     :math:`\|\Delta A\|^2` by means of the condition on A, with :math:`\|e\|\le\|e_0\|`.
     """
     unit = eta * s.x * error
@@ -60,8 +60,8 @@ def step_bounds(s: Scales, eta: float, error: float) -> dict[str, float]:
 def displacement_bounds(s: Scales) -> dict[str, float]:
     r"""Bound the whole way of A, B, U, a and W under descent (nguyen2022.proposition5).
 
-    :math:`\frac8{\lambda_0^2}\|X\|_F\|e_0\|\beta`, and for W
-    :math:`\frac{16(3\bar\lambda_A^2+2)\bar\lambda_U\bar\lambda_a}{\lambda_0^2\mu^2}
+    :math:`\frac8{\sigma_Z^2}\|X\|_F\|e_0\|\beta`, and for W
+    :math:`\frac{16(3\bar\lambda_A^2+2)\bar\lambda_U\bar\lambda_a}{\sigma_Z^2\mu^2}
     \|X\|_F\|e_0\|`.
     """
     unit = 8 * s.x * s.e0 / s.lambda0**2 if s.lambda0 > 0 else math.inf
@@ -79,7 +79,7 @@ def drift_bound(s: Scales) -> float:
 def quadratic_bound(s: Scales, eta: float, *, readout: bool = True) -> float:
     r"""Bound :math:`I_1/\mathcal L` (nguyen2022.lemma3.3.8).
 
-    :math:`[\eta(C_1+C_2)+\eta^2\lambda_0^2C_{12}]^2`; ``readout=False`` forgets :math:`C_2`.
+    :math:`[\eta(C_1+C_2)+\eta^2\sigma_Z^2C_{12}]^2`; ``readout=False`` forgets :math:`C_2`.
     """
     C2 = s.C2 if readout else 0.0
     return (eta * (s.C1 + C2) + eta**2 * s.lambda0**2 * s.C12) ** 2
@@ -88,13 +88,13 @@ def quadratic_bound(s: Scales, eta: float, *, readout: bool = True) -> float:
 def cross_bound(s: Scales, eta: float) -> float:
     r"""Bound :math:`|I_2|/\mathcal L` (nguyen2022.lemma3.3.9).
 
-    :math:`2[\eta C_1+\eta^2\lambda_0^2C_{12}]`.
+    :math:`2[\eta C_1+\eta^2\sigma_Z^2C_{12}]`.
     """
     return 2 * (eta * s.C1 + eta**2 * s.lambda0**2 * s.C12)
 
 
 def driving_bound(s: Scales, eta: float) -> float:
-    r"""Bound :math:`I_3/\mathcal L` (nguyen2022.lemma3.3.10): :math:`-\eta\lambda_0^2/2`."""
+    r"""Bound :math:`I_3/\mathcal L` (nguyen2022.lemma3.3.10): :math:`-\eta\sigma_Z^2/2`."""
     return -eta * s.lambda0**2 / 2
 
 
@@ -108,13 +108,13 @@ def printed_descent_conditions(model: MonDEQ, X: Tensor, y: Tensor, radii: Radii
     total = s.a**2 + 4 * (s.U * s.a * s.A) ** 2 + 4 * (s.U * s.a) ** 2 + s.U**2
     features = Condition(
         "features stay",
-        "λ₀³ ≥ 8‖X‖_F²‖e₀‖λ̄_a(1 + 6λ̄_U²λ̄_A² + 4λ̄_U²)",
+        "σ_Z³ ≥ 8‖X‖_F²‖e₀‖λ̄_a(1 + 6λ̄_U²λ̄_A² + 4λ̄_U²)",
         s.lambda0**3,
         8 * s.x**2 * s.e0 * s.a * (1 + (6 * s.A**2 + 4) * s.U**2),
     )
     hidden = Condition(
         "hidden weights move little",
-        "λ₀² ≥ 20‖X‖_F²(λ̄_a² + 4λ̄_a²λ̄_U²λ̄_A² + 4λ̄_a²λ̄_U² + λ̄_U²)",
+        "σ_Z² ≥ 20‖X‖_F²(λ̄_a² + 4λ̄_a²λ̄_U²λ̄_A² + 4λ̄_a²λ̄_U² + λ̄_U²)",
         s.lambda0**2,
         20 * s.x**2 * total,
     )

@@ -30,8 +30,8 @@ def frozen_bound(
     ``fixed`` is B₁, a bound on the fixed points of :math:`\beta s_\lambda+(1-\beta)T` for all
     :math:`\beta\le\tfrac12`, :math:`\lambda\le L_R/2`; ``origin`` is ‖T(0)‖, ``pull`` ‖∇R(0)‖.
 
-    .. math:: B^*=B_1+\max\Big\{\|z^{(0)}\|+B_1,\ \frac{2^{1+\rho}\rho M}{\gamma^2\eta^3}
-        +\frac{2^{1+\rho+c}(\rho+c)B_1}{\gamma\eta^2}\Big\},\quad
+    .. math:: B^*=B_1+\max\Big\{\|z^{(0)}\|+B_1,\ \frac{2^{1+\rho}\rho M}{\gamma^2\beta_1^3}
+        +\frac{2^{1+\rho+c}(\rho+c)B_1}{\gamma\beta_1^2}\Big\},\quad
         M=2B_1+\gamma\|\nabla R(0)\|+\|T(0)\|.
     """
     s, rho, c = schedule, schedule.rho, schedule.c
@@ -171,12 +171,12 @@ def pl_ball_conditions(
 ) -> Conditions:
     r"""Return the conditions under which gradient descent fits the data from where it starts.
 
-    ``kernel_min`` = λ₀ and ``kernel_max`` are eigenvalues of H = JJᵀ at the start, ``loss`` is
-    :math:`\mathcal L_0`, ``lipschitz`` a Lipschitz constant C of J on the ball of radius ρ =
-    ``radius``. If :math:`4\sqrt{\mathcal L_0/\lambda_0}\le\rho` and
-    :math:`C\rho\le(1-1/\sqrt2)\sqrt{\lambda_0}`, then for
-    :math:`\eta\le1/(\bar J^2+C\sqrt{2\mathcal L_0})`, :math:`\bar J=\|J_0\|+C\rho`, descent stays
-    in the ball and :math:`\mathcal L_t\le(1-\eta\lambda_0/2)^t\mathcal L_0`.
+    ``kernel_min`` = λ_H and ``kernel_max`` are eigenvalues of H = JJᵀ at the start, ``loss`` is
+    :math:`\mathcal L_0`, ``lipschitz`` a Lipschitz constant C of J on the ball of radius r =
+    ``radius``. If :math:`4\sqrt{\mathcal L_0/\lambda_H}\le r` and
+    :math:`Cr\le(1-1/\sqrt2)\sqrt{\lambda_H}`, then for
+    :math:`\eta\le1/(\bar J^2+C\sqrt{2\mathcal L_0})`, :math:`\bar J=\|J_0\|+Cr`, descent stays
+    in the ball and :math:`\mathcal L_t\le(1-\eta\lambda_H/2)^t\mathcal L_0`.
     """
     root = math.sqrt(max(kernel_min, 0.0))
     travel = 4 * math.sqrt(loss) / root if root > 0 else math.inf
@@ -185,9 +185,9 @@ def pl_ball_conditions(
     return Conditions(
         "xie2022, Theorem 5 (repaired)",
         (
-            Condition("full rank", "λ₀ > 0", kernel_min, sys.float_info.min),
-            Condition("room to travel", "ρ ≥ 4√(𝓛₀/λ₀)", radius, travel),
-            Condition("kernel stays", "(1-1/√2)√λ₀ ≥ Cρ", RELATIVE * root, lipschitz * radius),
+            Condition("full rank", "λ_H > 0", kernel_min, sys.float_info.min),
+            Condition("room to travel", "r ≥ 4√(𝓛₀/λ_H)", radius, travel),
+            Condition("kernel stays", "(1-1/√2)√λ_H ≥ Cr", RELATIVE * root, lipschitz * radius),
         ),
         rate=kernel_min / 2,
         step=1 / smoothness,

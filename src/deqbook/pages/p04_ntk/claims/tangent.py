@@ -90,7 +90,7 @@ def _share(bad: Tensor) -> float:
 
 @claim(
     "gao2022.lemma3.1",
-    "ŷ' = -He with H = (γ²M+J_n)∘ZZᵀ + Q∘XXᵀ + ΦΦᵀ, and J_n is the matrix of ones",
+    "ŷ' = -He with H = (γ²VVᵀ/m+J_n)∘ZZᵀ + (RRᵀ/m)∘XXᵀ + ΦΦᵀ, and J_n is the matrix of ones",
     "thm-relu-ntk",
 )
 def relu_kernel(trial, *, ones=True, features=True):
@@ -256,13 +256,13 @@ def _concentration(trial, *, width=None, mean=True):
     lambda0 = least(limit)
     need = feature_width(lambda0, n, delta)
     m = need if width is None else width
-    yield given("52n²λ₀⁻²log(n(n+1)/δ) ÷ m", need / m, "≤", 1)
+    yield given("52n²λ_G⁻²log(n(n+1)/δ) ÷ m", need / m, "≤", 1)
     G = feature_grams(X, m, draws, generator(trial.seed + 200), mean=mean)
     away = torch.linalg.matrix_norm(G - limit, 2)
-    yield at_most("share of draws with ‖G(0)-G^∞‖ > λ₀/4", _share(away > lambda0 / 4), delta)
+    yield at_most("share of draws with ‖G(0)-G^∞‖ > λ_G/4", _share(away > lambda0 / 4), delta)
     smallest = torch.linalg.eigvalsh(G)[:, 0]
     short = _share(smallest < 0.75 * lambda0)
-    yield at_most("share of draws with λ_min(G(0)) < ¾λ₀", short, delta)
+    yield at_most("share of draws with λ_min(G(0)) < ¾λ_G", short, delta)
     n, m = 5, 60
     X, t = sphere(n, 6, trial.seed + 300), math.log(n * (n + 1) / delta)
     G = feature_grams(X, m, 200, generator(trial.seed + 400), mean=mean)
@@ -281,7 +281,7 @@ def _moment(trial, *, printed=False):
 
 @claim(
     "gao2022.lemma3.3",
-    "m ≥ 52n²λ₀⁻²log(n(n+1)/δ): with probability 1-δ, ‖G(0)-G^∞‖ ≤ λ₀/4",
+    "m ≥ 52n²λ_G⁻²log(n(n+1)/δ): with probability 1-δ, ‖G(0)-G^∞‖ ≤ λ_G/4",
     "thm-feature-kernel-concentrates",
 )
 def feature_concentration(trial):

@@ -92,7 +92,7 @@ def pair_limit(rho: float) -> float:
 
 
 def feature_width(lambda0: float, n: int, delta: float) -> int:
-    r"""Return :math:`m=\lceil52\,n^2\lambda_0^{-2}\log(n(n+1)/\delta)\rceil` (gao2022.lemma3.3).
+    r"""Return :math:`m=\lceil52\,n^2\lambda_G^{-2}\log(n(n+1)/\delta)\rceil` (gao2022.lemma3.3).
 
     Bernstein with :math:`\mathbb E(\sigma\sigma')^q\le\frac{q!}2\cdot\frac32\cdot2^{q-2}` bounds
     each of the n(n+1)/2 entries by :math:`\sqrt{3t/m}+2t/m`, t = log(n(n+1)/δ).

@@ -17,7 +17,7 @@ from torch import Tensor
 from deqbook.data import load
 from deqbook.kernels import kappa1, relu_moments
 from deqbook.models import VanillaDEQ
-from deqbook.pages.p01_wellposedness.lab import picard_states
+from deqbook.pages.p01a_contraction.lab import picard_states
 from deqbook.runtime import generator, normal, signs, sphere
 
 VARIANCE = 0.08  # σ_w² of the source's experiments

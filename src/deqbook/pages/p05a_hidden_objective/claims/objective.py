@@ -19,7 +19,7 @@ from deqbook.activations import Activation, identity, relu, tanh
 from deqbook.claims import Measurement, at_least, at_most, chapter, equal, given, within
 from deqbook.linalg import operator_norm
 from deqbook.models import DeepOptEq
-from deqbook.pages.p01_wellposedness.lab import segment_instance
+from deqbook.pages.p01b_monotone.lab import segment_instance
 from deqbook.pages.p05a_hidden_objective.lab.deep import (
     Deep,
     block_minimiser,

@@ -52,7 +52,7 @@ class NetworkStart:
         return freeze(self.H, y, self.guess)
 
     def run(self, y: Tensor, until: float, *, tol: float = TOL) -> PathKernel:
-        """Follow the flow to ``until``/λ₀ by Runge-Kutta steps, short ones first."""
+        """Follow the flow to ``until``/λ_H by Runge-Kutta steps, short ones first."""
         times = graded(float(self.values[-1]), until / self.lambda0)
         return path_kernel(self.model, self.X, y, self.points, times, tol=tol)
 
@@ -106,7 +106,7 @@ def short_way(seed: int) -> PathKernel:
     at = draw_start(20, 3, 6, seed, data=data, points=2)
     both = torch.cat([at.X, at.points])
     z = at.model.solve(both, tol=TOL).z
-    # W moves by about ‖y-ŷ(0)‖/√λ₀, a pre-activation by γ̃‖z‖ times that: keep it below the margin
+    # W moves by about ‖y-ŷ(0)‖/√λ_H, a pre-activation by γ̃‖z‖ times that: keep it below the margin
     move = at.model.scale * float(z.norm(dim=1).max()) / math.sqrt(at.lambda0)
     y = at.guess + margin(at.model, both, z) / (3 * move) * signs(3, g=generator(seed + 200))
     times = np.linspace(0, 12 / float(at.values[-1]), 41)

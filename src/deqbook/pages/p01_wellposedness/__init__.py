@@ -1,1 +1,0 @@
-"""Claims and experiments of chapters/01_wellposedness.md."""
