@@ -23,7 +23,8 @@ MODULES = sorted((SOURCE / "deqbook").rglob("*.py"))
 
 #: Experiments that another page builds on: an edit there re-executes that page too.
 SHARED_LABS = {
-    "p01_wellposedness": {"p03c_monotone_opteq", "p04_ntk", "p05a_hidden_objective"},
+    "p01a_contraction": {"p01b_monotone", "p04_ntk"},
+    "p01b_monotone": {"p03c_monotone_opteq", "p05a_hidden_objective"},
     "p02_implicit_gradients": {"p03c_monotone_opteq", "p04_ntk"},
     "p03a_linear_rates": {"p04_ntk"},
     "p03d_real_data": {"p06b_bound_on_data"},
@@ -55,15 +56,15 @@ def test_the_contracts_are_kept() -> None:
     ("module", "planted", "broken"),
     [
         ("solvers.py", "import deqbook.models.dense", "Dependencies point downwards"),
-        ("models/dense.py", "import deqbook.pages.p01_wellposedness.lab", "point downwards"),
+        ("models/dense.py", "import deqbook.pages.p01a_contraction.lab", "point downwards"),
         (
             "pages/p02_implicit_gradients/claims.py",
-            "import deqbook.pages.p01_wellposedness.claims",
+            "import deqbook.pages.p01a_contraction.claims",
             "No page imports another page's claims",
         ),
         (
             "pages/p03a_linear_rates/lab.py",
-            "import deqbook.pages.p01_wellposedness.claims",
+            "import deqbook.pages.p01a_contraction.claims",
             "A lab knows no claims",
         ),
         ("models/base.py", "import deqbook.models.opteq", "No two modules of a package"),

@@ -75,7 +75,7 @@ def test_what_may_mean_something_else_gets_no_link(cell: str) -> None:
 
 def test_an_undocumented_name_gets_no_link() -> None:
     assert (
-        links("from deqbook.pages.p01_wellposedness.lab import fixed_point", "fixed_point()") == []
+        links("from deqbook.pages.p01a_contraction.lab import fixed_point", "fixed_point()") == []
     )
 
 

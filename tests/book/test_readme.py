@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_readme_figure_is_the_one_in_chapter_1():
-    page = built_site.require_site() / "chapters" / "01_wellposedness.html"
+    page = built_site.require_site() / "chapters" / "01a_contraction.html"
     figure = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").find(id="fig-count")
     drawn = (page.parent / figure.find("img")["src"]).read_bytes()
     kept = ROOT / "book" / "_static" / "readme-figure.svg"

@@ -28,12 +28,12 @@ from deqbook.claims.registry import (
 )
 from deqbook.claims.statements import source_of, statements
 from deqbook.models import MonDEQ, ReLUImplicit
-from deqbook.pages.p01_wellposedness import claims as ch01
+from deqbook.pages.p01b_monotone import claims as monotone
 from deqbook.solvers import Injected
 from deqbook.splitting import ForwardBackward, PeacemanRachford
 
 quick = settings(derandomize=True, deadline=None, max_examples=200)
-CHAPTER = "01_wellposedness"
+CHAPTER = "01a_contraction"
 
 
 @pytest.fixture
@@ -406,7 +406,7 @@ def test_a_missing_factor_in_a_rate_is_caught(monkeypatch: pytest.MonkeyPatch) -
     """The factor with αμ in place of 2αμ is still a bound, but it is attained nowhere."""
     assert failing("nguyen2022.proposition3") == set()
     monkeypatch.setattr(
-        ch01,
+        monotone,
         "forward_backward_factor",
         lambda alpha, mu, L: max(0.0, 1 - alpha * mu + alpha**2 * L**2) ** 0.5,
     )

@@ -13,7 +13,7 @@ from deqbook.claims.registry import Trial, at_most, chapter, load_chapters
 from deqbook.cli import main
 
 FAST = "nguyen2022.proposition1"
-CHAPTER = "01_wellposedness"
+CHAPTER = "01b_monotone"
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_list_of_two_chapters(capsys: pytest.CaptureFixture[str], fake: str) -> 
     ("arguments", "sentence"),
     [
         (["gao2022.lemma0"], "no such claim: gao2022.lemma0. See deqbook verify --list."),
-        (["--chapter", "42_none"], f"no chapter '42_none' has claims; known: {CHAPTER}"),
+        (["--chapter", "42_none"], "no chapter '42_none' has claims; known: "),
         ([FAST, "--seeds", "0"], "--seeds and --jobs must be at least 1"),
         ([FAST, "--jobs", "0"], "--seeds and --jobs must be at least 1"),
     ],

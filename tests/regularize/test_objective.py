@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deqbook.activations import Activation, identity, relu, tanh
-from deqbook.pages.p01_wellposedness.lab import segment_instance
+from deqbook.pages.p01b_monotone.lab import segment_instance
 from deqbook.pages.p05a_hidden_objective.lab.objective import (
     bounded_quadratic,
     minimise_in_state,

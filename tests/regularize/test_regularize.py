@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deqbook.pages.p01_wellposedness.lab import segment_instance
+from deqbook.pages.p01b_monotone.lab import segment_instance
 from deqbook.pages.p03c_monotone_opteq.lab import opteq as opteq_training
 from deqbook.pages.p05b_selection.lab import random_segment, segment, starts
 from deqbook.regularize import (

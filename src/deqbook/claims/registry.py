@@ -286,7 +286,7 @@ class Chapter:
     ``ref`` is the label of the statement on the page. Registering raises ``ValueError`` for an id
     that is taken or whose source is unknown.
 
-    >>> claim = Chapter("01_wellposedness")
+    >>> claim = Chapter("01a_contraction")
     >>> @claim("gao2022.example1", "Half the step contracts", ref="lem-example")
     ... def halves(trial, gamma=0.5):
     ...     yield at_most("factor", gamma, 1.0)
@@ -316,7 +316,7 @@ class Chapter:
 def chapter(name: str) -> Chapter:
     """Return the declarer of a page's claims; ``name`` is the page's.
 
-    >>> chapter("01_wellposedness").claims
+    >>> chapter("01a_contraction").claims
     {}
     """
     return Chapter(name)
@@ -328,7 +328,7 @@ def checks(*chapters: Chapter) -> Callable[..., Evidence]:
     A page that imports it imports the claims too, so its cache depends on them. Asked for a claim
     of another page it raises ``LookupError``.
 
-    >>> checks(chapter("01_wellposedness"))("gao2022.lemma2.2")
+    >>> checks(chapter("01a_contraction"))("gao2022.lemma2.2")
     Traceback (most recent call last):
         ...
     LookupError: 'gao2022.lemma2.2' is no claim of this page; ...
@@ -368,7 +368,7 @@ def find(claim_id: str) -> Claim:
     knows the claims that it imports.
 
     >>> find("gao2022.lemma2.2").chapter
-    '01_wellposedness'
+    '01a_contraction'
     """
     if claim_id not in _REGISTRY:
         if os.environ.get("DEQBOOK_STATIC"):

@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--chapter",
         action="append",
-        help="only this chapter, e.g. 01_wellposedness; may be repeated",
+        help="only this chapter, e.g. 01a_contraction; may be repeated",
     )
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0…N-1 (default 5)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")

@@ -60,8 +60,8 @@ class Weights(Protocol):
 class Schedule:
     r"""The weights of the modified sequential averaging method.
 
-    :math:`\beta_k=\eta k^{-\rho}`, :math:`\lambda_k=\eta k^{-c}`, :math:`\gamma=1/(2L_R)` and
-    :math:`\eta=\min(\sqrt{2L_R},\tfrac12,\tfrac{L_R}2)` for a regulariser whose gradient is
+    :math:`\beta_k=\beta_1k^{-\rho}`, :math:`\lambda_k=\beta_1k^{-c}`, :math:`\gamma=1/(2L_R)` and
+    :math:`\beta_1=\min(\sqrt{2L_R},\tfrac12,\tfrac{L_R}2)` for a regulariser whose gradient is
     :math:`L_R`-Lipschitz; :math:`\rho,c>0` and :math:`\rho+2c<1`. ``smoothness`` is :math:`L_R`;
     unless it is positive and finite, ``ValueError``. Other exponents are an objection only.
 
@@ -90,7 +90,7 @@ class Schedule:
 
     @property
     def eta(self) -> float:
-        """Return the factor η of both sequences."""
+        """Return β_1, the factor of both sequences."""
         return min(math.sqrt(2 * self.smoothness), 0.5, self.smoothness / 2)
 
     def beta(self, k: int) -> float:
