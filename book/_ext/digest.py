@@ -214,9 +214,13 @@ def _is_lazy(name: str, roots: Sequence[Path]) -> bool:
 def closure(names: Iterable[str], roots: Sequence[Path]) -> dict[str, Path]:
     """Return every local module that the imports `names` reach, with its file."""
     reached: dict[str, Path] = {}
-    waiting = list(names)
+    waiting, asked = list(names), set[str]()
     while waiting:
-        for module, path in module_files(waiting.pop(), roots).items():
+        name = waiting.pop()
+        if name in asked:
+            continue
+        asked.add(name)
+        for module, path in module_files(name, roots).items():
             if module in reached:
                 continue
             reached[module] = path
