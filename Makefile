@@ -1,4 +1,4 @@
-# make book | test | serve | bench | clean. Each target sets up what it needs, in .venv, and nowhere else.
+# make book | test | portable | serve | bench | clean. Each target sets up what it needs, in .venv, and nowhere else.
 
 # Names under the checkout only, so that a clone works at any path.
 VENV := .venv
@@ -10,7 +10,7 @@ JOBS ?= 2
 PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := book
-.PHONY: book test setup serve bench clean
+.PHONY: book test portable setup serve bench clean
 
 book: setup
 	@$(PYTHON) -m deqbook build
@@ -27,6 +27,12 @@ test: setup
 	@$(PYTHON) -m deqbook build
 	@echo "== tests ($(JOBS) processes)"
 	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(JOBS)
+	@echo "== solvers and models on a simulated lesser processor"
+	@$(PYTHON) tests/portable.py --part tests --quick --level lowest --threads 1 --jobs $(JOBS)
+
+# Tests, claims and pages under simulated processors. A part of it: make portable ONLY="--part claims"
+portable: setup
+	@$(PYTHON) tests/portable.py --jobs $(JOBS) $(ONLY)
 
 serve: book
 	@echo "http://localhost:$(PORT)/ shows the book; stop with Ctrl-C."
@@ -49,9 +55,9 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 endif
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -n "$(BASE_PYTHON)" || { echo "No python3 found; install Python 3.10 or newer." >&2; exit 1; }
+	@test -n "$(BASE_PYTHON)" || { echo "No python3 found; install Python 3.11 or newer." >&2; exit 1; }
 	@"$(BASE_PYTHON)" -c 'import sys; v = sys.version.split()[0]; \
-	  sys.exit(None if sys.version_info >= (3, 10) else f"Python {v} is too old; 3.10 or newer is needed (make BASE_PYTHON=/path/to/python3).")'
+	  sys.exit(None if sys.version_info >= (3, 11) else f"Python {v} is too old for the versions of constraints.txt; 3.11 or newer is needed (make BASE_PYTHON=/path/to/python3).")'
 	@echo "== environment in $(VENV) (the first time takes a few minutes)"
 	@test -x $(PYTHON) || "$(BASE_PYTHON)" -m venv $(VENV)
 	@$(PIP) -c constraints.txt "$$(grep '^torch==' constraints.txt)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 
 #: Each test of this file takes a minute: it is shared out by itself, and first.
 LONG = "test_chapters.py"
+#: Threads of each test: one, unless portable.py tries what another number does to last digits.
+THREADS = int(os.environ.get("DEQBOOK_TEST_THREADS", "1"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,10 +21,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def few_threads() -> Iterator[None]:
     """Compute on one thread: the processes are the parallelism, and sums keep their order."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     yield
     torch.set_num_threads(threads)
 

@@ -14,11 +14,14 @@ import nbformat
 import pytest
 from jupyter_cache import get_cache
 from nbclient import NotebookClient
+from portable import printed_numbers
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = [page for page in built_site.toc_pages() if page.startswith("chapters/")]
 MEMORY_GB = 1.5
 WIDEST_CODE = 79
+#: A measured number below this is a rounding error, and no two processors share it.
+LEAST = 1e-11
 
 PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
 
@@ -63,6 +66,39 @@ def test_a_second_run_gives_the_same_outputs_within_memory(chapter, monkeypatch)
         assert shown(new) == shown(old), f"other output from:\n{new.source}"
     peak = int(last.outputs[0].text) / 1024**2
     assert peak <= MEMORY_GB, f"{chapter} took {peak:.2f} GB; the budget is {MEMORY_GB} GB"
+
+
+def glued_rounding(cells: list[Any]) -> dict[str, str]:
+    """Return the numbers below LEAST that cells hand to the prose, by name."""
+    found = {}
+    for output in (o for cell in cells for o in cell.outputs if o.output_type == "display_data"):
+        name = output.metadata.get("scrapbook", {}).get("name")
+        text = output.data.get("application/papermill.record/text/plain", "")
+        if name and len(text) < 20 and any(0 < abs(x) < LEAST for x in printed_numbers(text)):
+            found[name] = text
+    return found
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_prose_shows_no_rounding_error(chapter):
+    built_site.require_site()
+    page = jupytext.read(ROOT / f"{chapter}.md")
+    found = glued_rounding(executed([cell.source for cell in code_cells(page)]))
+    assert not found, f"another processor prints others; say `to rounding` in words: {found}"
+
+
+def test_a_rounding_error_in_the_prose_is_seen():
+    def cell(name: str, text: str) -> Any:
+        made = nbformat.v4.new_output(
+            "display_data",
+            {"application/papermill.record/text/plain": text},
+            metadata={"scrapbook": {"name": name}},
+        )
+        return nbformat.v4.new_code_cell(outputs=[made])
+
+    cells = [cell("a", "3.1e-16"), cell("b", "'7·10⁻¹⁴'"), cell("c", "0.0"), cell("d", "'10⁻⁹'")]
+    assert glued_rounding(cells).keys() == {"a", "b"}
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)

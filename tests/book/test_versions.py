@@ -1,10 +1,17 @@
-"""One list of exact versions holds what pyproject.toml asks for and environment.yml installs."""
+"""One list of exact versions holds what pyproject.toml asks for and environment.yml installs.
+
+What the package and the pages import is asked for by the package itself.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import digest
+import jupytext
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -84,3 +91,40 @@ def test_conda_uses_the_constraints_and_the_book_extra() -> None:
     assert {"python", "pip"} <= conda.keys()
     assert project()["requires-python"] == ">=3.10"
     assert Version(conda["python"]) >= Version("3.10")
+
+
+def third_party(names: frozenset[str]) -> set[str]:
+    tops = {name.partition(".")[0] for name in names}
+    return {top for top in tops - {"deqbook"} if top not in sys.stdlib_module_names}
+
+
+def imported_by(path: Path) -> set[str]:
+    """Return the modules of others that a source file or a page imports, anywhere in it."""
+    if path.suffix == ".py":
+        trees = [digest.parse_cell(path.read_text(encoding="utf-8"), path.name)]
+    else:
+        cells = [c for c in jupytext.read(path).cells if c.cell_type == "code"]
+        trees = [digest.parse_cell(cell.source, path.name) for cell in cells]
+    package = ".".join(path.relative_to(ROOT / "src").parts[:-1]) if path.suffix == ".py" else ""
+    return set().union(*(third_party(digest.imported_names(tree, package)) for tree in trees))
+
+
+def test_what_is_imported_is_seen() -> None:
+    page = ROOT / "chapters" / "04_ntk.md"
+    assert {"sklearn", "torch", "numpy"} <= imported_by(page)
+    assert "PIL" in imported_by(ROOT / "src" / "deqbook" / "viz" / "slider.py")
+
+
+def test_what_package_and_pages_import_is_asked_for() -> None:
+    declared = {canonicalize_name(Requirement(d).name) for d in project()["dependencies"]}
+    providers = packages_distributions()
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "chapters").glob("*.md")]
+    missing = {
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in sources
+        for module in imported_by(path)
+        if not declared & {canonicalize_name(d) for d in providers.get(module, [module])}
+    }
+    assert not missing, "not in [project.dependencies] of pyproject.toml: " + "; ".join(
+        sorted(missing)
+    )

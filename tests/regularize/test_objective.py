@@ -53,8 +53,8 @@ def hidden(phi: HiddenObjective, s: cp.Variable) -> cp.Expression:
 def test_potential_is_the_integral_and_its_conjugate(sigma) -> None:
     pot, t = potential(sigma), torch.linspace(-4, 4, 41, dtype=F64, requires_grad=True)
     (slope,) = torch.autograd.grad(pot.value(t).sum(), t)
-    assert torch.allclose(slope, sigma(t), atol=1e-14)
-    assert float(pot.value(torch.zeros(1, dtype=F64))) == pytest.approx(0, abs=1e-16)
+    assert torch.allclose(slope, sigma(t), atol=1e-12)
+    assert float(pot.value(torch.zeros(1, dtype=F64))) == pytest.approx(0, abs=1e-12)
     s = sigma(t.detach())
     assert torch.allclose(pot.value(t) + pot.conjugate(s), s * t, atol=1e-12)  # Fenchel and Young
 
@@ -131,7 +131,7 @@ def test_layer_is_the_gradient_and_phi_the_conjugate(h, m, tau, sigma) -> None:
     phi, g = layer(h, m, tau, sigma)
     z = normal(6, m, g=g).requires_grad_()
     (slope,) = torch.autograd.grad(phi.psi(z).sum(), z)
-    assert torch.allclose(slope, phi.layer(z), atol=1e-14)
+    assert torch.allclose(slope, phi.layer(z), atol=1e-12)
     z, fz = z.detach(), phi.layer(z.detach())
     conjugate = phi.value(fz) + fz.square().sum(-1) / 2
     assert torch.allclose(phi.psi(z) + conjugate, (z * fz).sum(-1), atol=1e-10)

@@ -115,7 +115,7 @@ def test_skip_identity_of_the_envelope() -> None:
     """prox of αM^(1-α) is α prox + (1-α) I: the reason for skip connections."""
     R, z, alpha = L1(0.9), 2 * normal(5, M, g=generator(6)), 0.3
     scaled = Moreau(R, 1 - alpha).prox(z, alpha)
-    assert torch.allclose(scaled, alpha * R.prox(z) + (1 - alpha) * z, atol=1e-14)
+    assert torch.allclose(scaled, alpha * R.prox(z) + (1 - alpha) * z, atol=1e-12)
 
 
 # --- decorrelation ------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_decorrelation_is_the_sum_of_squared_cosines_of_columns() -> None:
 def test_decorrelation_gradient_is_tangential_and_needs_the_derivative_of_the_lengths() -> None:
     Z, R = normal(7, 4, g=generator(8)), Decorrelation(0.0)
     gradient = R.gradient(Z)
-    assert (Z * gradient).sum(0).abs().max() < 1e-14
+    assert (Z * gradient).sum(0).abs().max() < 1e-12
     D = torch.diag(1 / Z.norm(dim=0))
     frozen = 2 * Z @ D @ (D @ Z.mT @ Z @ D - torch.eye(4, dtype=torch.float64)) @ D
     assert float((frozen - gradient).norm() / gradient.norm()) > 0.1
@@ -170,7 +170,7 @@ def test_compositions_apply_T_first() -> None:
     z = normal(3, M, g=generator(11))
     R = SquaredDistance(TARGET, 0.5)
     assert torch.equal(append_prox(T, L1(0.7), 2.0)(z), L1(0.7).prox(T(z), 2.0))
-    assert torch.allclose(append_gradient(T, R, 2.0)(z), TARGET.expand(3, M), atol=1e-14)
+    assert torch.allclose(append_gradient(T, R, 2.0)(z), TARGET.expand(3, M), atol=1e-12)
 
 
 def test_a_gradient_layer_that_is_no_proximal_map_is_refused() -> None:
@@ -226,8 +226,8 @@ def test_two_steps_by_hand() -> None:
     beta, lam = 0.5 * 2**-0.5, 0.5 * 2**-0.2
     second = beta * ((1 - 0.5 * lam) * first - 0.5 * (first - a)) + (1 - beta) * first
     start = torch.tensor([[z0]], dtype=torch.float64)
-    assert float(sam(T, start, R, Schedule(), 1)) == pytest.approx(first, rel=1e-15)
-    assert float(sam(T, start, R, Schedule(), 2)) == pytest.approx(second, rel=1e-15)
+    assert float(sam(T, start, R, Schedule(), 1)) == pytest.approx(first, rel=1e-12)
+    assert float(sam(T, start, R, Schedule(), 2)) == pytest.approx(second, rel=1e-12)
     assert torch.equal(sam(T, start, R, Schedule(), 0), start)
 
 
@@ -242,7 +242,7 @@ def test_sam_agrees_with_the_unrolled_network_of_chapter_3() -> None:
         return Z
 
     found = sam(T, case.net.start, SquaredDistance(centre), Schedule(), 8)
-    assert torch.allclose(found, expected, rtol=1e-13, atol=1e-14)
+    assert torch.allclose(found, expected, rtol=1e-13, atol=1e-12)
 
 
 def test_rows_do_not_interact_and_the_trace_is_the_run() -> None:
@@ -256,7 +256,7 @@ def test_rows_do_not_interact_and_the_trace_is_the_run() -> None:
     assert torch.equal(run.z, sam(case.T, z0, R, Schedule(), 30))
     assert torch.equal(run.trace[1], sam(case.T, z0, R, Schedule(), 7))
     alone = sam(case.T, z0[2], R, Schedule(), 30)
-    assert torch.allclose(alone, run.z[2], atol=1e-14)
+    assert torch.allclose(alone, run.z[2], atol=1e-12)
     assert torch.allclose(run.residual, (case.T(run.z) - run.z).norm(dim=1))
     assert "30 steps, residual at most" in run.status
     assert run.finite
@@ -354,8 +354,8 @@ def test_the_segment_is_the_whole_set_of_fixed_points(seed: int) -> None:
     case, g = random_segment(seed), generator(seed)
     inside = torch.linspace(case.low, case.high, 21, dtype=torch.float64)
     on = case.point(inside)
-    assert (case.T(on) - on).norm(dim=1).max() < 1e-14
-    assert torch.allclose(case.coordinate(on), inside, atol=1e-14)
+    assert (case.T(on) - on).norm(dim=1).max() < 1e-12
+    assert torch.allclose(case.coordinate(on), inside, atol=1e-12)
     off = case.point(torch.tensor([case.low - 0.2, case.high + 0.2], dtype=torch.float64))
     assert (case.T(off) - off).norm(dim=1).min() > 0.01
     ends = case.plain(starts(case, 10, g))

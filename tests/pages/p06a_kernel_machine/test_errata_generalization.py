@@ -25,7 +25,7 @@ def test_gao2023_o5() -> None:
         (0, 80),
         [1.0],
         rtol=1e-12,
-        atol=1e-15,
+        atol=1e-12,
         dense_output=True,
     )
     w = 0.3
