@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from deqbook.implicit import IFT, JFB, AtParameters, Batched, Phantom, Unroll, equilibrium
+from deqbook.implicit import (
+    IFT,
+    JFB,
+    AtParameters,
+    Batched,
+    Phantom,
+    Unroll,
+    equilibrium,
+    kept_bytes,
+)
 from deqbook.linalg import operator_norm
 from deqbook.models import (
     DeepOptEq,
@@ -402,20 +411,22 @@ def test_on_a_gpu() -> None:
 # --- memory ----------------------------------------------------------------------------------
 
 
-def bytes_saved(run: Callable[[], Tensor]) -> int:
-    """Return the bytes of distinct storage that autograd keeps for the backward pass."""
-    kept: dict[int, int] = {}
+@pytest.mark.parametrize("depth", [1, 3, 7])
+def test_the_memory_of_a_stack_of_layers_is_its_states(depth: int) -> None:
+    x, w = torch.ones(50, 4), torch.ones(4, 4, requires_grad=True)
 
-    def pack(t: Tensor) -> Tensor:
-        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        held.append(t)  # so that no address is used twice
-        return t
+    def compute() -> Tensor:
+        z = x
+        for _ in range(depth):
+            z = torch.tanh(z @ w)
+        return z
 
-    held: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        out = run()
-    assert out.requires_grad
-    return sum(kept.values())
+    assert kept_bytes(compute, [x, w]) == depth * x.numel() * x.element_size()
+
+
+def test_memory_is_asked_of_what_is_recorded() -> None:
+    with pytest.raises(ValueError, match="needs no gradient"):
+        kept_bytes(lambda: torch.ones(3).exp())
 
 
 def test_a_tolerance_for_a_solver_that_is_a_function_is_refused() -> None:
@@ -437,12 +448,12 @@ def test_memory_does_not_grow_with_steps_and_does_when_unrolled() -> None:
         def run(find: Callable[..., Solution] = find) -> Tensor:
             return solve(W, U, x, solver=find, tol=None)
 
-        saved.append(bytes_saved(run))
+        saved.append(kept_bytes(run))
     assert taken[0] < 30
     assert 100 < taken[1] < 600
     assert taken[2] > 1000
     assert max(saved) <= 1.05 * min(saved)
-    unrolled = [bytes_saved(lambda k=k: solve(W, U, x, adjoint=Unroll(k))) for k in (10, 100, 1000)]
+    unrolled = [kept_bytes(lambda k=k: solve(W, U, x, adjoint=Unroll(k))) for k in (10, 100, 1000)]
     assert unrolled[0] > saved[0]
     ratio = (unrolled[2] - unrolled[1]) / (unrolled[1] - unrolled[0])
     assert ratio == pytest.approx(10, rel=0.05)

@@ -47,6 +47,7 @@ __all__ = [
     "Phantom",
     "Unroll",
     "equilibrium",
+    "kept_bytes",
 ]
 
 Cell = Callable[..., Tensor]
@@ -244,6 +245,30 @@ def equilibrium(
     for _ in range(steps):
         z = (1 - beta) * z + beta * f(z, *theta)
     return z
+
+
+def kept_bytes(compute: Callable[[], Tensor], there: Sequence[Tensor] = ()) -> int:
+    """Return how many bytes autograd keeps for the backward pass of ``compute()``.
+
+    Each piece of memory counts once. What is ``there`` anyway, parameters and inputs, does not.
+    ``ValueError`` if nothing is recorded, because the result needs no gradient.
+
+    >>> x = torch.ones(1000, requires_grad=True)
+    >>> kept_bytes(lambda: x.exp().exp().sum(), [x])
+    8000
+    """
+    kept: dict[int, Tensor] = {}  # holding the tensors keeps an address from being used twice
+
+    def note(saved: Tensor) -> Tensor:
+        kept.setdefault(saved.untyped_storage().data_ptr(), saved)
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        result = compute()
+    if not result.requires_grad:
+        raise ValueError("nothing is kept: the result needs no gradient; did a no_grad remain on?")
+    known = {t.untyped_storage().data_ptr() for t in there}
+    return sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in known)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,13 @@
-"""What chapter 0 stands on: shifts, the scale for memory, stacked layers, the progress display."""
+"""What chapter 0 stands on: shifts, stacked layers, the progress display."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 import torch
-from torch import Tensor
 
 from deqbook.pages.p00_depth_to_equilibrium.lab import (
     Progress,
-    kept_bytes,
     run_layers,
     shift,
     stack,
@@ -26,19 +23,6 @@ def test_a_shift_moves_each_image_by_at_most_a_pixel_and_each_its_own_way() -> N
     assert torch.equal(spots[:, 0], torch.arange(200))  # one pixel each, none lost
     by = spots[:, 1:] - torch.tensor([10, 20])
     assert set(map(tuple, by.tolist())) == {(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)}
-
-
-@pytest.mark.parametrize("depth", [1, 3, 7])
-def test_the_memory_of_a_stack_of_layers_is_its_states(depth: int) -> None:
-    x, w = torch.ones(50, 4), torch.ones(4, 4, requires_grad=True)
-
-    def compute() -> Tensor:
-        z = x
-        for _ in range(depth):
-            z = torch.tanh(z @ w)
-        return z
-
-    assert kept_bytes(compute, [x, w]) == depth * x.numel() * x.element_size()
 
 
 def test_stacked_layers_settle_at_all_activations() -> None:

@@ -1,4 +1,4 @@
-"""What chapter 0 needs beside its own cells: shifts, progress, a scale for memory, stacks."""
+"""What chapter 0 needs beside its own cells: shifts, a progress display, stacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from IPython.display import HTML, display
 from torch import Tensor
 
-__all__ = ["Progress", "kept_bytes", "run_layers", "shift", "stack"]
+__all__ = ["Progress", "run_layers", "shift", "stack"]
 
 
 def shift(x: Tensor, g: torch.Generator, most: int = 1) -> Tensor:
@@ -46,27 +46,6 @@ class Progress:
         self.done += 1
         if self.screen is not None:  # None in a plain script
             self.screen.update(HTML(self.bar(words)))
-
-
-def kept_bytes(compute: Callable[[], Tensor], there: Sequence[Tensor]) -> int:
-    """Return how many bytes autograd keeps for the backward pass of ``compute()``.
-
-    Each piece of memory counts once. What is ``there`` anyway, parameters and inputs, does not.
-
-    >>> x = torch.ones(1000, requires_grad=True)
-    >>> kept_bytes(lambda: x.exp().exp().sum(), [x])
-    8000
-    """
-    known = {t.untyped_storage().data_ptr() for t in there}
-    kept: dict[int, Tensor] = {}  # holding the tensors keeps an address from being used twice
-
-    def note(saved: Tensor) -> Tensor:
-        kept.setdefault(saved.untyped_storage().data_ptr(), saved)
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-        compute()
-    return sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in known)
 
 
 def run_layers(

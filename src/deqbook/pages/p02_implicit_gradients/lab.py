@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deqbook.activations import Activation
-from deqbook.implicit import IFT, Adjoint, Find, equilibrium
+from deqbook.implicit import IFT, Adjoint, Find, equilibrium, kept_bytes
 from deqbook.linalg import commutation, eye, kron, operator_norm, unvec, vec
 from deqbook.models import DeepOptEq, MonDEQ, ReLUImplicit, VanillaDEQ
 from deqbook.runtime import generator, normal, sphere
@@ -410,16 +410,7 @@ class Training:
 
     def stored(self, find: Find, adjoint: Adjoint) -> int:
         """Return the bytes that the forward pass keeps for the backward pass."""
-        kept: dict[int, int] = {}
-
-        def keep(t: Tensor) -> Tensor:
-            kept[t.data_ptr()] = t.untyped_storage().nbytes()
-            return t
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-            held = self.loss(find, adjoint)
-        assert held.requires_grad
-        return sum(kept.values())
+        return kept_bytes(lambda: self.loss(find, adjoint))
 
     def moved(self, first: Tensor) -> Tensor:
         """Return the loss for a stack of values of W_1, by 300 steps of plain iteration."""

@@ -33,7 +33,34 @@ def digits() -> Dataset:
     return replace(data, x_train=LENGTH * data.x_train, x_test=LENGTH * data.x_test)
 
 
-class Dense(EquilibriumModel):
+class Classifier(EquilibriumModel):
+    """z = σ(Wz + Ux + b) with the scores Vz + c, one for each class; W is the subclass's own."""
+
+    U: Tensor
+    V: Tensor
+    b: Tensor
+    c: Tensor
+    sigma: Activation
+
+    def inject(self, x: Tensor) -> Tensor:
+        """Return Ux + b."""
+        return x @ self.U.mT + self.b
+
+    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
+        """Return σ(Wz + q)."""
+        return self.sigma(z @ weights[0].mT + q)
+
+    def readout(self, z: Tensor, q: Tensor) -> Tensor:
+        """Return the scores Vz + c, (n, k)."""
+        return z @ self.V.mT + self.c
+
+    def structure(self) -> Affine:
+        """Describe the cell to ``certify``."""
+        W = self.weights()[0].detach()
+        return Affine(W, self.sigma, lambda: operator_norm(self.U.detach()))
+
+
+class Dense(Classifier):
     """z = σ(Wz + Ux + b), scores Vz + c, with W free: the vanilla DEQ with k outputs."""
 
     default_solver: ClassVar[Solver] = Anderson(memory=6)
@@ -53,28 +80,12 @@ class Dense(EquilibriumModel):
         W = scale * normal(m, m, g=g) / math.sqrt(m)
         return cls(W, normal(m, d, g=g) / math.sqrt(d), normal(k, m, g=g) / math.sqrt(m))
 
-    def inject(self, x: Tensor) -> Tensor:
-        """Return Ux + b."""
-        return x @ self.U.mT + self.b
-
     def weights(self) -> tuple[Tensor, ...]:
         """Return W."""
         return (self.W,)
 
-    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
-        """Return σ(Wz + q)."""
-        return self.sigma(z @ weights[0].mT + q)
 
-    def readout(self, z: Tensor, q: Tensor) -> Tensor:
-        """Return the scores Vz + c, (n, k)."""
-        return z @ self.V.mT + self.c
-
-    def structure(self) -> Affine:
-        """Describe the cell to ``certify``."""
-        return Affine(self.W.detach(), self.sigma, lambda: operator_norm(self.U.detach()))
-
-
-class Monotone(EquilibriumModel):
+class Monotone(Classifier):
     """The same network with W = (1 - μ)I - AᵀA + B - Bᵀ: a monotone DEQ with k outputs."""
 
     default_solver: ClassVar[Solver] = PeacemanRachford()
@@ -101,25 +112,9 @@ class Monotone(EquilibriumModel):
         eye = torch.eye(self.A.shape[0], dtype=self.A.dtype)
         return (1 - self.mu) * eye - self.A.mT @ self.A + self.B - self.B.mT
 
-    def inject(self, x: Tensor) -> Tensor:
-        """Return Ux + b."""
-        return x @ self.U.mT + self.b
-
     def weights(self) -> tuple[Tensor, ...]:
         """Return the assembled W."""
         return (self.W,)
-
-    def f(self, z: Tensor, q: Tensor, *weights: Tensor) -> Tensor:
-        """Return σ(Wz + q)."""
-        return self.sigma(z @ weights[0].mT + q)
-
-    def readout(self, z: Tensor, q: Tensor) -> Tensor:
-        """Return the scores Vz + c, (n, k)."""
-        return z @ self.V.mT + self.c
-
-    def structure(self) -> Affine:
-        """Describe the cell to ``certify``."""
-        return Affine(self.W.detach(), self.sigma, lambda: operator_norm(self.U.detach()))
 
 
 def jacobian_penalty(model: EquilibriumModel, z: Tensor, q: Tensor, eps: Tensor) -> Tensor:
@@ -132,13 +127,13 @@ def jacobian_penalty(model: EquilibriumModel, z: Tensor, q: Tensor, eps: Tensor)
     return pulled.pow(2).sum(dim=1).mean()
 
 
-def jacobians(model: Dense | Monotone, z: Tensor, q: Tensor) -> Tensor:
+def jacobians(model: Classifier, z: Tensor, q: Tensor) -> Tensor:
     """Return J = DW for every sample, (n, m, m): exact, for the radius and the norm."""
-    W = model.W.detach()
+    W = model.weights()[0].detach()
     return model.sigma.slope(z @ W.mT + q)[:, :, None] * W
 
 
-def implicit_state(model: Dense | Monotone, z: Tensor, q: Tensor) -> Tensor:
+def implicit_state(model: Classifier, z: Tensor, q: Tensor) -> Tensor:
     r"""Return :math:`z+(I-J)^{-1}(f(z,q)-z)` with J held: one Newton step from ``z``.
 
     At an equilibrium its value is ``z`` and its derivative :math:`(I-J)^{-1}\partial_\theta f`, the
