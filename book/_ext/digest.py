@@ -258,6 +258,16 @@ def digest_files(files: Iterable[Path], base: Path) -> str:
     )
 
 
+def outside(paths: Iterable[Path]) -> str:
+    """Digest files and folders from the outside: when each file was last changed, and its size."""
+    found: list[str] = []
+    for path in paths:
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        files = (file for file in inside if file.suffix != ".pyc")
+        found += (f"{file} {_state(file) if file.is_file() else 'no file'}" for file in files)
+    return _combine(found)
+
+
 def digest_environment(libraries: Iterable[str], settings: Mapping[str, str]) -> str:
     """Digest what numbers depend on beside the code: Python, libraries (x.y), kernel settings."""
     python = f"python {sys.version_info.major}.{sys.version_info.minor}"
@@ -283,17 +293,34 @@ def _major_minor(library: str) -> str:
 
 
 def _text(path: Path) -> str:
-    return _bytes(path).decode("utf-8")
+    return _decoded(path, *_state(path))
 
 
 def _bytes(path: Path) -> bytes:
+    return _content(path, *_state(path))
+
+
+@lru_cache(maxsize=4096)
+def _decoded(path: Path, time: int, size: int) -> str:
+    return _content(path, time, size).decode("utf-8")
+
+
+@lru_cache(maxsize=4096)
+def _content(path: Path, time: int, size: int) -> bytes:
+    """Remember a file as it was then: a build asks for the same ones for every page."""
+    return path.read_bytes()
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Return when a file was last changed, and its size."""
     try:
-        return path.read_bytes()
+        found = path.stat()
     except OSError as error:
         raise DigestError(
             f"cannot read {path} ({error.strerror}), which a page declares or imports; "
             "create the file or correct the page's front matter."
         ) from error
+    return found.st_mtime_ns, found.st_size
 
 
 def _tree(path: Path) -> ast.Module:

@@ -84,6 +84,7 @@ class HonestCache:
     libraries: tuple[str, ...]
     scratch: Path
     env: BuildEnvironment
+    began: str = ""  # the sources from the outside, when the build began
     pages: dict[str, dict[str, Any]] = field(default_factory=dict)
     ahead: set[str] = field(default_factory=set)  # executed before the reading began
     alone: bool = False  # this process is there for one page, and ends after its execution
@@ -119,6 +120,15 @@ class HonestCache:
             digest.digest_environment(self.libraries, KERNEL_SETTINGS),
         )
 
+    def outside(self) -> str:
+        """Digest all that keys are made of, from the outside; while it stays, keys stay."""
+        data = {path for found, _ in _known(self.env).values() for path in self._data(found)}
+        return digest.combine(
+            self.began,
+            digest.outside(sorted(data)),
+            digest.digest_environment(self.libraries, KERNEL_SETTINGS),
+        )
+
     @property
     def _config(self) -> NbParserConfig:
         return self.env.mystnb_config  # type: ignore[attr-defined]
@@ -135,7 +145,7 @@ class HonestCache:
         if not cached:
             logger.info("deqbook: executing %s ...", page)
         executes = not cached or page in self.ahead
-        self.pages[page] = {"executed": executes, "seconds": None}
+        self.pages[page] = {"executed": executes, "seconds": None, "read": True}
         try:
             with self.kernel_environment() as note:
                 start_client(client)
@@ -143,7 +153,7 @@ class HonestCache:
         except ExecutionError as error:
             raise ExtensionError(f"{page} did not execute to its end; see above.") from error
         seconds = (client.exec_metadata or {}).get("runtime")
-        self.pages[page] = {"executed": executes, "seconds": seconds}
+        self.pages[page] = {"executed": executes, "seconds": seconds, "read": True}
         undeclared = {Path(line) for line in read} - {p.resolve() for p in self.files(dependencies)}
         if undeclared:
             self.refuse(client, page, undeclared)
@@ -292,6 +302,19 @@ def activate(app: Sphinx) -> None:
             f"honest_cache_sources names {missing}, which are not folders of {root}; "
             "name the folders that hold the local packages, such as 'src'."
         )
+    _active.began = digest.outside(_active.sources)
+
+
+def sources_changed(env: BuildEnvironment) -> bool:
+    """Say whether anything that keys are made of changed since the last build."""
+    assert _active is not None  # set when the builder was initialised
+    return getattr(env, "deqbook_outside", None) != _active.outside()
+
+
+def note_sources(app: Sphinx, env: BuildEnvironment) -> None:
+    """Keep what the sources look like from the outside, now that all pages are read."""
+    assert _active is not None  # set when the builder was initialised
+    env.deqbook_outside = _active.outside()  # type: ignore[attr-defined]
 
 
 def outdated(
@@ -299,6 +322,8 @@ def outdated(
 ) -> list[str]:
     """Name the unchanged pages whose modules or data changed: Sphinx would not read them."""
     assert _active is not None  # set when the builder was initialised
+    if not sources_changed(env):
+        return []
     stale = []
     for page, (dependencies, key) in _known(env).items():
         if page in env.found_docs and page not in added | changed | removed:
@@ -355,6 +380,8 @@ def report(app: Sphinx, exception: Exception | None) -> None:
     """Write which pages were executed, for `deqbook build` and the tests."""
     global _active
     if _active is not None:
+        for page in _known(app.env):
+            _active.pages.setdefault(page, {"executed": False, "seconds": None, "read": False})
         target = Path(app.outdir).parent / REPORT
         target.write_text(json.dumps(_active.pages, indent=2) + "\n", encoding="utf-8")
     _active = None
@@ -369,6 +396,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", activate, priority=900)
     app.connect("env-get-outdated", outdated)
     app.connect("env-purge-doc", forget)
+    app.connect("env-updated", note_sources)
     app.connect("env-before-read-docs", execute_ahead)
     app.connect("build-finished", report)
     _install()

@@ -21,7 +21,7 @@ from typing import Any
 
 import digest
 from docutils import nodes
-from honest_cache import SAME_NUMBERS_TWICE
+from honest_cache import SAME_NUMBERS_TWICE, sources_changed
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
@@ -282,7 +282,9 @@ def prepare(
     source = Path(app.srcdir) / app.config.honest_cache_sources[0]
     prefix = f"{CHAPTERS}/"
     chapters = [d.removeprefix(prefix) for d in env.found_docs if d.startswith(prefix)]
-    before = getattr(env, "deqbook_ledger", {})
+    before: dict[str, Path] = getattr(env, "deqbook_ledger", {})
+    if not sources_changed(env) and before and all(f.is_file() for f in before.values()):
+        return []
     try:
         env.deqbook_ledger = collect(  # type: ignore[attr-defined]
             chapters_with_claims(chapters, source),

@@ -17,6 +17,7 @@ import ast
 import hashlib
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -24,13 +25,13 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.parser import Parser
-from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import digest
 import jupytext
 import nbformat
 from bs4 import BeautifulSoup, NavigableString, Tag
@@ -42,6 +43,8 @@ from sphinx.util import logging
 
 #: Pages of this folder become notebooks of that one; the wheel lies in the third.
 CHAPTERS, NOTEBOOKS, WHEELS = "chapters", "notebooks", "wheels"
+#: What goes into the wheel beside the sources; and where a build notes what it did.
+PACKAGED, KEPT = ("pyproject.toml", "README.md", "LICENSE", "LICENSE-CONTENT"), "notebooks.pickle"
 REFERENCES, GLOSSARY = "book/references", "book/glossary"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LICENCE = "Text and figures: CC BY 4.0. Code: BSD 3-clause."
@@ -141,9 +144,22 @@ class Index:
 
     places: dict[str, Place] = field(default_factory=dict)
     terms: dict[str, Place] = field(default_factory=dict)
-    citations: dict[tuple[bool, tuple[str, ...]], Tag] = field(default_factory=dict)
+    citations: dict[tuple[bool, tuple[str, ...]], str] = field(default_factory=dict)  # HTML
     titles: dict[str, Place] = field(default_factory=dict)
     openings: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: Index) -> None:
+        """Take in what another page says; a label with a name wins over a bare anchor."""
+        for label, place in other.places.items():
+            if place.name or place.title or label not in self.places:
+                self.places[label] = place
+        self.citations = other.citations | self.citations
+        for mine, new in (
+            (self.terms, other.terms),
+            (self.titles, other.titles),
+            (self.openings, other.openings),
+        ):
+            mine.update(new)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -241,7 +257,7 @@ def read_page(page: str, html: str, index: Index) -> None:
         links = tuple(sorted(str(a["href"]).partition("#")[2] for a in cited.find_all("a")))
         for a in cited.find_all("a"):
             a["href"] = os.path.relpath(target(page, str(a["href"])), CHAPTERS)
-        index.citations.setdefault((not cited.get_text().startswith("["), links), cited)
+        index.citations.setdefault((not cited.get_text().startswith("["), links), str(cited))
     if isinstance(line := soup.find(class_="deq-opening"), Tag) and isinstance(line.span, Tag):
         index.openings[page] = markdown(line.span)
 
@@ -272,7 +288,7 @@ def role(name: str, text: str, at: Context) -> str:
         found = at.index.citations.get((name == "cite:t", anchors))
         if found is None:
             raise Unresolved(f"{at.page}: no built page cites {text!r} so")
-        return markdown(found, f"{CHAPTERS}/page", at.base)
+        return markdown(BeautifulSoup(found, "html.parser"), f"{CHAPTERS}/page", at.base)
     if name == "term":
         place = at.index.terms.get(normal(wanted))
         if place is None:
@@ -442,13 +458,12 @@ def imported(cells: Iterable[str], distributions: Mapping[str, Sequence[str]]) -
     return sorted(names - {"deqbook"})
 
 
-distributions = cache(packages_distributions)
-
-
-def needs_of(cells: Iterable[str], wheel: Wheel | None) -> list[str]:
+def needs_of(
+    cells: Iterable[str], wheel: Wheel | None, distributions: Mapping[str, Sequence[str]]
+) -> list[str]:
     """Return what a page needs besides deqbook: the package's needs and its own imports."""
     needs = {Requirement(text).name.lower(): text for text in (wheel.needs if wheel else ())}
-    for name in imported(cells, distributions()):
+    for name in imported(cells, distributions):
         needs.setdefault(name.lower(), name)
     return sorted(needs.values(), key=str.lower)
 
@@ -481,11 +496,16 @@ def head_source(at: Context) -> str:
     )
 
 
-def make(source: str, at: Context, wheel: Wheel | None = None) -> Any:
-    """Return the notebook of one page."""
+def make(
+    source: str,
+    at: Context,
+    wheel: Wheel | None = None,
+    distributions: Mapping[str, Sequence[str]] | None = None,
+) -> Any:
+    """Return the notebook of one page; ``distributions`` says which package brings which module."""
     read = jupytext.reads(source, fmt="md:myst")
     codes = [cell.source for cell in read.cells if cell.cell_type == "code"]
-    setup_cell = setup_source(needs_of(codes, wheel), wheel, at.base)
+    setup_cell = setup_source(needs_of(codes, wheel, distributions or {}), wheel, at.base)
     cells = [
         nbformat.v4.new_markdown_cell(head_source(at)),
         nbformat.v4.new_code_cell(setup_cell, metadata={"jupyter": {"source_hidden": True}}),
@@ -530,7 +550,7 @@ def build_wheel(root: Path, folder: Path) -> Wheel:
         copy = Path(scratch) / "package"
         unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
         shutil.copytree(root / "src", copy / "src", ignore=unwanted)
-        for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-CONTENT"):
+        for name in PACKAGED:
             if (root / name).is_file():
                 shutil.copy(root / name, copy / name)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
@@ -547,47 +567,111 @@ def build_wheel(root: Path, folder: Path) -> Wheel:
         inside = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         stated = Parser().parsestr(archive.read(inside).decode()).get_all("Requires-Dist") or []
     needs = tuple(text for text in stated if "extra ==" not in text)
-    return Wheel(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), needs)
+    return Wheel(path.name, sha256(path.read_bytes()), needs)
 
 
-def read_site(site: Path, pages: Iterable[str]) -> Index:
-    """Return the index of a built site."""
-    index = Index()
+@dataclass
+class Kept:
+    """What a build leaves to the next one: what it read, and of what it made what it wrote."""
+
+    pages: dict[str, tuple[str, Index]] = field(default_factory=dict)  # with a digest of the HTML
+    wheel: tuple[str, Wheel | None] = ("", None)
+    written: dict[str, str] = field(default_factory=dict)
+    distributions: Mapping[str, Sequence[str]] = field(default_factory=packages_distributions)
+
+    @classmethod
+    def load(cls, path: Path) -> Kept:
+        """Return what an earlier build left, unless other code wrote it."""
+        try:
+            code, kept = pickle.loads(path.read_bytes())
+        except FileNotFoundError:
+            return cls()
+        return kept if code == own_code() else cls()
+
+    def save(self, path: Path) -> None:
+        """Leave it to the next build, or leave what was there."""
+        path.with_suffix(".new").write_bytes(pickle.dumps((own_code(), self)))
+        path.with_suffix(".new").replace(path)
+
+
+def own_code() -> str:
+    """Digest this module."""
+    return sha256(Path(__file__).read_bytes())
+
+
+def sha256(content: bytes | str) -> str:
+    """Return a digest in hexadecimal."""
+    return hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()
+
+
+def read_site(site: Path, pages: Iterable[str], kept: Kept) -> Index:
+    """Return the index of a built site; pages that are as they were are not parsed again."""
+    index, known = Index(), kept.pages
+    kept.pages = {}
     for page in sorted(pages):
         path = site / f"{page}.html"
         if path.is_file():
-            read_page(page, path.read_text(encoding="utf-8"), index)
+            html = path.read_text(encoding="utf-8")
+            mark, part = known.get(page, ("", Index()))
+            if mark != sha256(html):
+                part = Index()
+                read_page(page, html, part)
+            kept.pages[page] = sha256(html), part
+            index.add(part)
     return index
 
 
+def find_wheel(root: Path, folder: Path, kept: Kept) -> Wheel | None:
+    """Return the wheel of the package, built again if a file of it changed."""
+    mark = digest.outside(root / name for name in ("src", *PACKAGED))
+    before, wheel = kept.wheel
+    if mark != before or wheel is None or not (folder / wheel.name).is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            wheel = build_wheel(root, folder)
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = str(getattr(error, "stderr", "") or error).strip().rpartition("\n")[2]
+            logger.info("deqbook: no wheel, so the notebooks cannot install deqbook: %s", reason)
+            wheel = None
+        kept.wheel = mark, wheel
+    return wheel
+
+
 def write(app: Sphinx, exception: Exception | None) -> None:
-    """Write all notebooks, when the pages are written."""
+    """Write the notebooks that changed, when the pages are written."""
     chapters = sorted(page for page in app.env.found_docs if page.startswith(f"{CHAPTERS}/"))
     if exception is not None or app.builder.name != "html" or not chapters:
         return
     site, root = Path(app.outdir), Path(app.srcdir)
-    for name in (NOTEBOOKS, WHEELS):
-        shutil.rmtree(site / name, ignore_errors=True)
-    wheel = None
-    try:
-        wheel = build_wheel(root, site / WHEELS)
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = str(getattr(error, "stderr", "") or error).strip().rpartition("\n")[2]
-        logger.info("deqbook: no wheel, so the notebooks cannot install deqbook: %s", reason)
-    index = read_site(site, app.env.found_docs)
+    kept = Kept.load(site.parent / KEPT)
+    wheel = find_wheel(root, site / WHEELS, kept)
+    index = read_site(site, app.env.found_docs, kept)
     cited = app.env.domaindata.get("cite", {}).get("citations", [])
     anchors = {citation.key: citation.citation_id for citation in cited}
     base = site_address(os.environ) or "../"
-    (site / NOTEBOOKS).mkdir()
+    common = repr((replace(index, openings={}), sorted(anchors.items()), base, wheel))
+    (site / NOTEBOOKS).mkdir(exist_ok=True)
+    made = 0
     for page in chapters:
-        source = Path(app.env.doc2path(page))
+        source = Path(app.env.doc2path(page)).read_text(encoding="utf-8")
         glued = site.parent / "jupyter_execute" / f"{page}.glue.json"
-        values = json.loads(glued.read_text(encoding="utf-8")) if glued.is_file() else {}
-        for student in (False, True):
-            at = Context(page, index, values, anchors, base, solutions=not student)
-            notebook = make(source.read_text(encoding="utf-8"), at, wheel)
-            nbformat.write(notebook, site / notebook_path(page, student))
-    logger.info("deqbook: %d pages as notebooks, with and without solutions", len(chapters))
+        values = glued.read_text(encoding="utf-8") if glued.is_file() else "{}"
+        mark = sha256("\0".join([common, index.openings.get(page, ""), source, values]))
+        paths = {student: site / notebook_path(page, student) for student in (False, True)}
+        if kept.written.get(page) == mark and all(path.is_file() for path in paths.values()):
+            continue
+        for student, path in paths.items():
+            at = Context(page, index, json.loads(values), anchors, base, solutions=not student)
+            nbformat.write(make(source, at, wheel, kept.distributions), path)
+        kept.written[page] = mark
+        made += 1
+    for path in (site / NOTEBOOKS).iterdir():
+        if path.name.partition(".")[0] not in {PurePosixPath(page).name for page in chapters}:
+            path.unlink()
+    kept.save(site.parent / KEPT)
+    logger.info(
+        "deqbook: %d of %d notebooks written, with and without solutions", made, len(chapters)
+    )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -8,12 +8,17 @@ that are no plain numbers or words.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import digest
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc import DataDocumenter, Documenter, ModuleDocumenter
 
+#: Where these pages lie.
+PAGES = "book/reference/"
 #: Fewer names than these are seen at a glance.
 WORTH_A_TABLE = 3
 #: How the standard library documents a field that its author did not.
@@ -65,11 +70,27 @@ def tidy_signature(
     return "" if signature == INHERITED else signature.replace("<factory>", "..."), returns
 
 
+def outdated(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Name the pages made from docstrings when the library changed.
+
+    Autodoc remembers the modules of the names on a page; what those show may come from others.
+    """
+    package = Path(app.srcdir) / "src" / "deqbook"
+    rooms = sorted(path for path in package.iterdir() if path.name != "pages")
+    before, now = getattr(env, "deqbook_library", None), digest.outside(rooms)
+    env.deqbook_library = now  # type: ignore[attr-defined]
+    pages = {page for page in env.found_docs if page.startswith(PAGES)}
+    return sorted(pages - added) if before != now else []
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Listen to autodoc."""
     app.setup_extension("sphinx.ext.autodoc")
     app.add_autodocumenter(SourceOrder, override=True)
     app.add_autodocumenter(PlainValue, override=True)
+    app.connect("env-get-outdated", outdated)
     app.connect("autodoc-process-docstring", add_table)
     app.connect("autodoc-skip-member", skip_field)
     app.connect("autodoc-process-signature", tidy_signature)

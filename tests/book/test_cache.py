@@ -104,7 +104,8 @@ class Book:
             app.build()
         pages = json.loads((out / "execution.json").read_text())
         executed = {name for name, page in pages.items() if page["executed"]}
-        return Build(executed, set(pages), warnings.getvalue())
+        read = {name for name, page in pages.items() if page["read"]}
+        return Build(executed, read, warnings.getvalue())
 
     def shows(self, page: str, text: str) -> bool:
         html = (self.root / "_build" / "html" / f"{page}.html").read_text()
@@ -326,7 +327,7 @@ def test_a_failing_page_is_named_and_not_cached(book: Book) -> None:
         with pytest.raises(ExtensionError, match="one did not execute to its end"):
             book.build()
         report = json.loads((book.root / "_build" / "execution.json").read_text())
-        assert report["one"] == {"executed": True, "seconds": None}
+        assert report["one"] == {"executed": True, "seconds": None, "read": True}
 
 
 WRITE_MANY = """

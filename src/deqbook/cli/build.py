@@ -1,24 +1,42 @@
 """``deqbook build``: the book as HTML, with every warning an error.
 
-All pages are read again each time, so that a fault in an unchanged page is not missed; what is
-reused is the execution of the notebooks, whose cache covers everything they depend on.
+A build goes on from the last one that succeeded: it reads the pages that changed, and writes what
+then looks different (`book/_ext/incremental.py`). After a failed build, or when anything changed
+that shapes all pages, it starts from nothing, so that a fault in an unchanged page is not missed.
+The execution of notebooks is reused in either case; its cache covers everything they depend on.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import json
+import os
+import platform
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 #: What makes a folder the root of the book.
 MARKERS = ("_config.yml", "_toc.yml", "book/_ext/honest_cache.py")
+#: What shapes every page: folders and files whose change starts a build from nothing.
+SHAPING = (
+    "_config.yml",
+    "_toc.yml",
+    "book/_ext",
+    "book/_static",
+    "book/references.bib",
+)
+#: The place of publication is read from these.
+PLACE = ("GITHUB_REPOSITORY", "GITHUB_SERVER_URL", "GITHUB_REF_NAME", "DEQBOOK_SITE")
+#: Holds the fingerprint of what the built site was shaped by; it is there only after success.
+COMPLETE = "complete.txt"
 #: What of the build a reader of the terminal wants to see begins so.
 PROGRESS = "deqbook: "
 #: Jupyter Book's command line; it adds a traceback of its own to an error that was told already.
@@ -51,6 +69,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--builder", choices=["html", "linkcheck"], default="html", help="what to make of the pages"
     )
+    parser.add_argument(
+        "--fresh", action="store_true", help="read and write every page, whatever was built before"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="show Sphinx's own output")
     parser.set_defaults(run=run)
 
@@ -66,11 +87,18 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     report = root / "_build" / "execution.json"
     report.unlink(missing_ok=True)
-    if args.builder == "html":  # what is published is this build, without remains of earlier ones
-        shutil.rmtree(root / "_build" / "html", ignore_errors=True)
-        shutil.rmtree(root / "_build" / "jupyter_execute", ignore_errors=True)
-    status = run_jupyter_book(root, args.builder, args.verbose)
+    complete, shape = root / "_build" / COMPLETE, fingerprint(root, os.environ)
+    fresh = args.fresh or args.builder != "html" or not goes_on(complete, shape)
+    if args.builder == "html":
+        complete.unlink(missing_ok=True)
+        if fresh:  # without remains of earlier builds
+            for name in ("html", "jupyter_execute"):
+                shutil.rmtree(root / "_build" / name, ignore_errors=True)
+            (root / "_build" / "notebooks.pickle").unlink(missing_ok=True)
+    status = run_jupyter_book(root, args.builder, args.verbose, fresh)
     seconds = time.perf_counter() - start
+    if status == 0 and args.builder == "html":
+        complete.write_text(shape, encoding="utf-8")
     pages = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     print("\n".join(describe(pages)))
     index = root / "_build" / "html" / "index.html"
@@ -81,6 +109,27 @@ def run(args: argparse.Namespace) -> int:
     result = str(index) if args.builder == "html" else "every link answers"
     print(f"Built in {seconds:.1f} s: {result}")
     return 0
+
+
+def fingerprint(root: Path, environment: Mapping[str, str]) -> str:
+    """Digest what shapes all pages: settings, extensions, styles, tools, the place."""
+    tools = sorted(f"{tool.name} {tool.version}" for tool in metadata.distributions())
+    found = hashlib.sha256("\n".join([platform.python_version(), *tools]).encode())
+    for name in SHAPING:
+        path = root / name
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and file.suffix != ".pyc":
+                found.update(file.relative_to(root).as_posix().encode())
+                found.update(file.read_bytes())
+    for name in PLACE:
+        found.update(f"{name}={environment.get(name)}".encode())
+    return found.hexdigest()
+
+
+def goes_on(complete: Path, shape: str) -> bool:
+    """Say whether there is a finished build of the same shape to go on from."""
+    site = complete.with_name("html") / "index.html"
+    return site.is_file() and complete.is_file() and complete.read_text(encoding="utf-8") == shape
 
 
 def require_tools() -> None:
@@ -109,7 +158,7 @@ def find_root(given: Path | None) -> Path:
     )
 
 
-def run_jupyter_book(root: Path, builder: str, verbose: bool) -> int:
+def run_jupyter_book(root: Path, builder: str, verbose: bool, fresh: bool) -> int:
     """Run Jupyter Book strictly; show its warnings and this book's own progress.
 
     It runs in a process of its own, since it edits ``sys.path`` and docutils' global tables.
@@ -118,7 +167,8 @@ def run_jupyter_book(root: Path, builder: str, verbose: bool) -> int:
         sys.executable,
         "-c",
         JUPYTER_BOOK,
-        *("build", str(root), "--all", "-W", "-n", "--keep-going", "--builder", builder),
+        *("build", str(root), "-W", "-n", "--keep-going", "--builder", builder),
+        *(["--all"] if fresh else []),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
         assert process.stdout is not None  # asked for above
