@@ -47,6 +47,7 @@ def executed(sources: list[str]) -> list[Any]:
 
 
 @pytest.mark.book
+@pytest.mark.repeat
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_second_run_gives_the_same_outputs_within_memory(chapter, monkeypatch):
     built_site.require_site()
