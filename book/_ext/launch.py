@@ -1,8 +1,9 @@
-"""Launch and repository buttons for the place that a book is published from.
+"""The buttons of a page: open it in Colab or on Binder, download its notebook, view its source.
 
-The sources name no repository, so that a fork needs no edit. On GitHub's runners the environment
-says which repository this is; the pages then get a Binder button and a link to the sources. Built
-anywhere else they have neither.
+All of them are made here, for the place that ``place.py`` finds in the environment. Notebooks are
+files of the site, so a chapter offers them always. Colab, Binder and the source need a repository;
+where none is known, these buttons are absent. Colab and Binder open the notebooks of the branch
+that ``branch.py`` describes: to them a chapter's source is a text file.
 
 Cells that run inside the page (Thebe) are not offered, so its scripts are left out: the theme would
 load them on every page, twice.
@@ -11,33 +12,130 @@ load them on every page, twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
+from notebooks import CHAPTERS, notebook_path
+from place import NOTEBOOKS_BRANCH, Home, home
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
+COLAB = "https://colab.research.google.com"
 BINDER = "https://mybinder.org"
+#: The theme's own group of downloads, to which the notebooks are added; its words, made plainer.
+DOWNLOADS = "download-buttons"
+PLAINER = {".md": "Source (.md)", ".pdf": "Print or save (.pdf)"}
+_MODULE = re.compile(r"^\.\. automodule:: ([\w.]+)$", re.MULTILINE)
+
+Button = dict[str, Any]
 
 
-def theme_options(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the theme options for the repository that the environment names, if any."""
-    repository = environment.get("GITHUB_REPOSITORY")
-    if not repository:
-        return {"repository_url": "", "launch_buttons": {}}
-    server = environment.get("GITHUB_SERVER_URL", "https://github.com")
-    return {
-        "repository_url": f"{server}/{repository}",
-        "repository_branch": environment.get("GITHUB_REF_NAME", "main"),
-        "use_repository_button": True,
-        "use_issues_button": True,
-        "launch_buttons": {"binderhub_url": BINDER, "notebook_interface": "jupyterlab"},
-    }
+def link(text: str, url: str, icon: str, tooltip: str, label: str) -> Button:
+    """Return a button in the form that the theme draws."""
+    parts = {"url": url, "text": text, "icon": icon, "tooltip": tooltip, "label": label}
+    return {"type": "link", **parts}
 
 
-def configure(app: Sphinx, config: Config) -> None:
-    """Set the theme's options before the theme reads them."""
-    config["html_theme_options"] = {**config.html_theme_options, **theme_options(os.environ)}
+def is_chapter(page: str) -> bool:
+    """Tell whether a page has a notebook."""
+    return page.startswith(f"{CHAPTERS}/")
+
+
+def launch_buttons(page: str, at: Home) -> list[Button]:
+    """Return the buttons that run a chapter elsewhere."""
+    if not (is_chapter(page) and at.public):
+        return []
+    notebook = quote(PurePosixPath(notebook_path(page)).name)
+    branch = f"{at.public}/blob/{NOTEBOOKS_BRANCH}"
+    return [
+        link(
+            "Open in Colab",
+            f"{COLAB}/github/{branch}/{notebook}",
+            "_static/images/logo_colab.png",
+            "Run this page on Google Colab; an account is needed",
+            "launch-colab",
+        ),
+        link(
+            "Launch Binder",
+            f"{BINDER}/v2/gh/{at.public}/{NOTEBOOKS_BRANCH}?urlpath=lab/tree/{notebook}",
+            "_static/images/logo_binder.svg",
+            "Run this page on Binder; the start takes some minutes",
+            "launch-binder",
+        ),
+    ]
+
+
+def download_buttons(page: str, address: Callable[[str, int], str]) -> list[Button]:
+    """Return the buttons for a chapter's notebooks; `address` is Sphinx's ``pathto``."""
+    if not is_chapter(page):
+        return []
+    return [
+        link(
+            "Download notebook",
+            address(notebook_path(page), 1),
+            "fas fa-code",
+            "This page as a Jupyter notebook, solutions folded",
+            "download-notebook",
+        ),
+        link(
+            "Without solutions",
+            address(notebook_path(page, student=True), 1),
+            "fas fa-graduation-cap",
+            "The notebook without solutions, for students",
+            "download-student-notebook",
+        ),
+    ]
+
+
+def source_of(root: Path, page: str) -> str:
+    """Return the file or folder, from the root, that a page's text comes from; empty if none.
+
+    A page of the reference is made from docstrings: its source is the module that it documents, or
+    the folder that holds all of them.
+    """
+    source = root / f"{page}.md"
+    if not source.is_file():
+        return ""
+    files = []
+    for module in _MODULE.findall(source.read_text(encoding="utf-8")):
+        stem = root / "src" / module.replace(".", "/")
+        files.append(stem if stem.is_dir() else stem.with_suffix(".py"))
+    found = Path(os.path.commonpath(files)) if files else source
+    return found.relative_to(root).as_posix()
+
+
+def source_button(root: Path, page: str, at: Home) -> list[Button]:
+    """Return the button that shows what a page is made from."""
+    path = source_of(root, page)
+    url = at.address(path, "tree" if (root / path).is_dir() else "blob") if path else ""
+    if not url:
+        return []
+    # Markdown as it was written; else GitHub would show its own idea of a chapter.
+    url += "?plain=1" if path.endswith(".md") else ""
+    about = "View source: " + ("this page's text" if path.endswith(".md") else path)
+    return [link("", url, "fab fa-github", about, "view-source")]
+
+
+def add_buttons(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Give a page its buttons, after the theme has made its own."""
+    if app.builder.name != "html" or "header_buttons" not in context:
+        return
+    root, at, header = Path(app.srcdir), home(os.environ), context["header_buttons"]
+    for group in header:
+        if group.get("label") == DOWNLOADS:
+            for button in group["buttons"]:
+                button["text"] = PLAINER.get(button["text"], button["text"])
+            group["buttons"][:0] = download_buttons(pagename, context["pathto"])
+    header[:0] = source_button(root, pagename, at)
+    if launches := launch_buttons(pagename, at):
+        tooltip, icon = "Run this page", "fas fa-rocket"
+        group = {"type": "group", "tooltip": tooltip, "icon": icon, "label": "launch-buttons"}
+        header.insert(0, {**group, "buttons": launches})
 
 
 def without_thebe(app: Sphinx, config: Config) -> None:
@@ -52,6 +150,7 @@ def without_thebe(app: Sphinx, config: Config) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
-    app.connect("config-inited", configure, priority=100)
     app.connect("config-inited", without_thebe, priority=100)
+    # The theme makes its buttons at 501.
+    app.connect("html-page-context", add_buttons, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

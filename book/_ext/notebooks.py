@@ -38,6 +38,7 @@ from bs4 import BeautifulSoup, NavigableString, Tag
 from docutils.nodes import make_id
 from myst_nb.core.variables import format_plain_text
 from packaging.requirements import Requirement
+from place import site_address
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
@@ -433,15 +434,6 @@ def notebook_path(docname: str, student: bool = False) -> str:
     """Return where the notebook of a page lies, from the root of the site."""
     ending = ".student.ipynb" if student else ".ipynb"
     return f"{NOTEBOOKS}/{PurePosixPath(docname).name}{ending}"
-
-
-def site_address(environment: Mapping[str, str]) -> str:
-    """Return the address of the published site, with its slash; empty where it is not known."""
-    owner, _, name = environment.get("GITHUB_REPOSITORY", "").partition("/")
-    if not name:
-        return ""
-    host = f"{owner.lower()}.github.io"
-    return f"https://{host}/" if name.lower() == host else f"https://{host}/{name}/"
 
 
 def imported(cells: Iterable[str], distributions: Mapping[str, Sequence[str]]) -> list[str]:

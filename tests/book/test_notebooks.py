@@ -150,13 +150,6 @@ def test_what_cannot_be_shown_stops_the_build(source, fault, at) -> None:
         notebooks.resolve(source, at)
 
 
-def test_address_of_the_site() -> None:
-    assert notebooks.site_address({}) == ""
-    some, own = {"GITHUB_REPOSITORY": "Some/fork"}, {"GITHUB_REPOSITORY": "Some/some.github.io"}
-    assert notebooks.site_address(some) == "https://some.github.io/fork/"
-    assert notebooks.site_address(own) == "https://some.github.io/"
-
-
 def test_path_of_a_notebook() -> None:
     assert notebooks.notebook_path("chapters/04_ntk") == "notebooks/04_ntk.ipynb"
     assert notebooks.notebook_path("chapters/04_ntk", True) == "notebooks/04_ntk.student.ipynb"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -207,3 +209,21 @@ def test_proofs_open_by_keyboard(browser: Browser, address: str) -> None:
         proof.locator("summary").focus()
         seen.page.keyboard.press("Enter")
         assert proof.get_attribute("open") is not None
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_chapter_is_downloaded_as_a_notebook(browser: Browser, address: str, size: str) -> None:
+    path = next(page for page in PAGES if page.startswith("chapters/"))
+    with visit(browser, address, f"{path}.html", size) as seen:
+        page = seen.page
+        for button in ("download-notebook", "download-student-notebook"):
+            # A name that stays beside a button that was pressed must not cover the next one.
+            page.locator(".dropdown-download-buttons > button").click()
+            with page.expect_download() as download:
+                page.locator(f"a.btn-{button}").click()
+            file = download.value
+            assert file.suggested_filename.endswith(".ipynb")
+            assert json.loads(Path(file.path()).read_text(encoding="utf-8"))["cells"]
+            page.keyboard.press("Escape")
+        assert not seen.errors
+        assert not seen.foreign
