@@ -23,6 +23,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from deqbook.cli import links
+
 #: What makes a folder the root of the book.
 MARKERS = ("_config.yml", "_toc.yml", "book/_ext/honest_cache.py")
 #: What shapes every page: folders and files whose change starts a build from nothing.
@@ -89,24 +91,28 @@ def run(args: argparse.Namespace) -> int:
     report.unlink(missing_ok=True)
     complete, shape = root / "_build" / COMPLETE, fingerprint(root, os.environ)
     fresh = args.fresh or args.builder != "html" or not goes_on(complete, shape)
-    if args.builder == "html":
-        complete.unlink(missing_ok=True)
-        if fresh:  # without remains of earlier builds
-            for name in ("html", "jupyter_execute"):
-                shutil.rmtree(root / "_build" / name, ignore_errors=True)
-            (root / "_build" / "notebooks.pickle").unlink(missing_ok=True)
+    complete.unlink(missing_ok=True)
+    if args.builder == "html" and fresh:  # without remains of earlier builds
+        for name in ("html", "jupyter_execute"):
+            shutil.rmtree(root / "_build" / name, ignore_errors=True)
+        (root / "_build" / "notebooks.pickle").unlink(missing_ok=True)
     status = run_jupyter_book(root, args.builder, args.verbose, fresh)
     seconds = time.perf_counter() - start
     if status == 0 and args.builder == "html":
         complete.write_text(shape, encoding="utf-8")
     pages = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     print("\n".join(describe(pages)))
+    # Jupyter Book puts it there, whatever is built.
+    found = root / "_build" / "html" / "output.json"
+    if args.builder == "linkcheck" and found.is_file():
+        status = report_links(found.replace(root / "_build" / "links.json"))
+        found.with_suffix(".txt").unlink(missing_ok=True)
     index = root / "_build" / "html" / "index.html"
     if status != 0:
         hint = "" if args.verbose else " (all of Sphinx's output: deqbook build --verbose)"
         print(f"deqbook build: failed after {seconds:.1f} s; the warnings above say why{hint}.")
         return 1
-    result = str(index) if args.builder == "html" else "every link answers"
+    result = str(index) if args.builder == "html" else "no link is broken"
     print(f"Built in {seconds:.1f} s: {result}")
     return 0
 
@@ -130,6 +136,16 @@ def goes_on(complete: Path, shape: str) -> bool:
     """Say whether there is a finished build of the same shape to go on from."""
     site = complete.with_name("html") / "index.html"
     return site.is_file() and complete.is_file() and complete.read_text(encoding="utf-8") == shape
+
+
+def report_links(output: Path) -> int:
+    """Print what the link check found, also for a workflow's summary; 1 if a link is broken."""
+    found = links.read(output)
+    print("\n".join(links.describe(found)))
+    if page := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(page, "a", encoding="utf-8") as summary:
+            summary.write(links.summary(found))
+    return int(any(link.verdict == links.BROKEN for link in found))
 
 
 def require_tools() -> None:
@@ -162,12 +178,14 @@ def run_jupyter_book(root: Path, builder: str, verbose: bool, fresh: bool) -> in
     """Run Jupyter Book strictly; show its warnings and this book's own progress.
 
     It runs in a process of its own, since it edits ``sys.path`` and docutils' global tables.
+    In a link check a warning is a link that did not answer, which `links` judges.
     """
+    strict = ["-W", "-n"] if builder == "html" else []
     command = [
         sys.executable,
         "-c",
         JUPYTER_BOOK,
-        *("build", str(root), "-W", "-n", "--keep-going", "--builder", builder),
+        *("build", str(root), *strict, "--keep-going", "--builder", builder),
         *(["--all"] if fresh else []),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
