@@ -1,4 +1,4 @@
-# make book | test | portable | serve | bench | clean. Each target sets up what it needs, in .venv, and nowhere else.
+# make book | test | portable | serve | bench | links | dist | clean. Each target sets up what it needs, in .venv, and nowhere else.
 
 # Names under the checkout only, so that a clone works at any path.
 VENV := .venv
@@ -8,9 +8,14 @@ BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PORT ?= 8000
 JOBS ?= 2
 PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check
+# TORCH=cpu asks for torch without CUDA libraries. pip knows no name for that build, uv does; where
+# it cannot be had, pip's usual one follows.
+TORCH ?=
+CPU_TORCH = { $(PIP) -c constraints.txt uv && $(VENV)/bin/uv pip install --quiet --python $(PYTHON) \
+  --torch-backend cpu -c constraints.txt torch; } || echo "== no CPU build of torch found; taking pip's"
 
 .DEFAULT_GOAL := book
-.PHONY: book test portable setup serve bench clean
+.PHONY: book test portable setup serve bench links dist clean
 
 book: setup
 	@$(PYTHON) -m deqbook build
@@ -44,6 +49,14 @@ bench: setup
 	@$(PYTHON) benchmarks/training_step.py
 	@$(PYTHON) benchmarks/tangent_kernel.py
 
+# Does every link of the book still answer?
+links: setup
+	@$(PYTHON) -m deqbook build --builder linkcheck
+
+# A release's files in _build/dist, each installed and tried.
+dist: setup
+	@$(PYTHON) .ci/dist.py
+
 clean:
 	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
@@ -60,6 +73,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  sys.exit(None if sys.version_info >= (3, 11) else f"Python {v} is too old for the versions of constraints.txt; 3.11 or newer is needed (make BASE_PYTHON=/path/to/python3).")'
 	@echo "== environment in $(VENV) (the first time takes a few minutes)"
 	@test -x $(PYTHON) || "$(BASE_PYTHON)" -m venv $(VENV)
+	@test "$(TORCH)" != cpu || $(CPU_TORCH)
 	@$(PIP) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	@$(PIP) -c constraints.txt -e ".[book,test]"
 	@printf '%s' "$(CURDIR)" > $@

@@ -11,6 +11,3 @@ their cache knows what they depend on; one that does ``import deqbook`` does not
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__all__ += ["__version__"]
-
-__version__ = "0.1.0"

@@ -14,6 +14,7 @@ from . import solvers as solvers
 from . import splitting as splitting
 from . import viz as viz
 from . import wellposed as wellposed
+from ._version import __version__ as __version__
 from .claims import check as check
 from .data import load as load
 from .dynamics import Record as Record
@@ -47,5 +48,3 @@ from .splitting import ForwardBackward as ForwardBackward
 from .splitting import MonotoneProblem as MonotoneProblem
 from .splitting import PeacemanRachford as PeacemanRachford
 from .wellposed import certify as certify
-
-__version__: str

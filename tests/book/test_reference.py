@@ -46,7 +46,8 @@ def library_files() -> list[Path]:
     """Return the modules of the library's rooms, and the rooms themselves."""
     files = sorted(PACKAGE.rglob("*.py"))
     parts = {path: path.relative_to(PACKAGE).parts for path in files}
-    return [path for path in files if parts[path][0] not in OTHER_ROOMS | {"__main__.py"}]
+    others = OTHER_ROOMS | {"__main__.py", "_version.py"}
+    return [path for path in files if parts[path][0] not in others]
 
 
 def dotted(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""One list of exact versions holds what pyproject.toml asks for and environment.yml installs.
+"""One list of exact versions holds what pyproject.toml asks for; environment.yml asks for the same.
 
 What the package and the pages import is asked for by the package itself.
 """
@@ -15,6 +15,7 @@ import jupytext
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -41,14 +42,21 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def environment() -> tuple[dict[str, str], list[str]]:
-    """Return what conda installs, by name, and the lines that it hands to pip."""
-    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))[
-        "dependencies"
+#: What conda-forge calls otherwise.
+ELSEWHERE = {"pytorch-cpu": "torch", "matplotlib-base": "matplotlib"}
+
+
+def environment() -> tuple[list[Requirement], list[str]]:
+    """Return what conda installs, under the names of Python, and the lines that it hands to pip."""
+    text = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    dependencies = yaml.safe_load(text)["dependencies"]
+    conda = [
+        Requirement(entry) for entry in dependencies if isinstance(entry, str) and ">=" in entry
     ]
-    conda = [entry for entry in dependencies if isinstance(entry, str)]
+    for entry in conda:
+        entry.name = ELSEWHERE.get(entry.name, entry.name)
     (pip,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
-    return {name: version for name, _, version in (c.partition("=") for c in conda)}, pip
+    return conda, pip
 
 
 def requirements() -> list[Requirement]:
@@ -79,18 +87,28 @@ def test_versions_carry_no_local_label() -> None:
     assert "deqbook" not in constraints()
 
 
-def test_conda_installs_the_same_torch() -> None:
+def test_conda_asks_for_what_the_package_asks_for() -> None:
+    declared = project()
+    texts = [*declared["dependencies"], *declared["optional-dependencies"]["book"]]
+    asked = {Requirement(text).name: Requirement(text).specifier for text in texts}
     conda, _ = environment()
-    assert Version(conda["pytorch-cpu"]) == constraints()["torch"]
+    assert {entry.name for entry in conda} >= {"torch", "numpy", "scipy", "scikit-learn"}
+    for entry in conda:
+        assert entry.specifier == asked[entry.name], f"{entry}, but pyproject.toml {asked}"
+        assert entry.specifier.contains(constraints()[canonicalize_name(entry.name)])
 
 
-def test_conda_uses_the_constraints_and_the_book_extra() -> None:
-    conda, pip = environment()
-    assert "-c constraints.txt" in pip
-    assert "-e .[book]" in pip
-    assert {"python", "pip"} <= conda.keys()
-    assert project()["requires-python"] == ">=3.10"
-    assert Version(conda["python"]) >= Version("3.10")
+def test_conda_hands_pip_the_package_alone() -> None:
+    """With exact versions pip would replace conda's torch by its own, CUDA libraries included."""
+    _, pip = environment()
+    assert pip == ["-e ."]
+
+
+def test_conda_installs_a_python_that_the_package_takes() -> None:
+    text = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    (python,) = re.findall(r"^  - python=(.+)$", text, re.MULTILINE)
+    assert SpecifierSet(project()["requires-python"]).contains(python)
+    assert "  - pip\n" in text
 
 
 def third_party(names: frozenset[str]) -> set[str]:
