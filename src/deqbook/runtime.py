@@ -6,12 +6,21 @@ is the same with and without a GPU.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
+import warnings
 
 import torch
 from torch import Tensor
 
 __all__ = ["device", "generator", "normal", "progress", "signs", "sphere", "tensor"]
+
+# Forward-mode differentiation makes torch load this module of its own, which uses torch.jit.script
+# and so warns that it is deprecated. No reader can mend that: it is loaded here, quietly.
+with warnings.catch_warnings(), contextlib.suppress(ImportError):
+    warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated")
+    importlib.import_module("torch._decomp.decompositions_for_jvp")
 
 
 def device() -> torch.device:
