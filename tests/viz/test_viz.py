@@ -401,6 +401,8 @@ def test_live_control_draws_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn == [2.0, 4.0]
     assert picture.value != before
     assert 'alt="power 4.0"' in picture.value
+    inches = plt.rcParams["figure.figsize"]
+    assert 'width="{:.0f}" height="{:.0f}"'.format(*(96 * i for i in inches)) in picture.value
 
 
 def test_book_build_gets_static_pages_despite_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,10 +443,10 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[dict, dict]]
         (np.array(2.5), "2.5"),
     ],
 )
-def test_glued_values_are_plain_text(outputs: list, value: Any, text: str) -> None:
+def test_glued_values_are_plain_text_with_their_name(outputs: list, value: Any, text: str) -> None:
     glue("rate", value)
     ((data, metadata),) = outputs
-    assert data["text/plain"] == text
+    assert data["text/plain"] == f"rate = {text}"
     assert metadata["scrapbook"] == {"name": "rate", "mime_prefix": ""}
 
 

@@ -25,7 +25,8 @@ def glue(name: str, value: Any, *, display: bool | None = None) -> None:
     """Store ``value`` under ``name`` for ``{glue:text}`` and ``{glue:figure}`` in the prose.
 
     ``display`` also shows it below the cell; by default that happens wherever there is no prose
-    to paste into, that is everywhere except in the book's build. A figure is closed afterwards,
+    to paste into, that is everywhere except in the book's build. There a number comes with its
+    name, since it would say little alone. A figure is closed afterwards,
     so that the notebook does not show it a second time. In a plain script nothing else happens.
     Raises ``ValueError`` for a name that a role cannot hold.
 
@@ -44,6 +45,8 @@ def glue(name: str, value: Any, *, display: bool | None = None) -> None:
     if running is not None:
         shown = (not is_static()) if display is None else display
         data, metadata = running.display_formatter.format(_plain(value))
+        if shown and not is_static() and data.keys() == {"text/plain"}:
+            data = {"text/plain": f"{name} = {data['text/plain']}"}
         publish(name, data, metadata, prefix="" if shown else _HIDDEN)
     if isinstance(value, Figure):
         plt.close(value)

@@ -213,8 +213,11 @@ def _live_slider(
 
     def picture(k: int) -> str:
         made = frame(values[k])
-        style = "max-width:100%;height:auto"
-        return f'<img src="{made.src}" alt="{html.escape(made.alt)}" style="{style}">'
+        w, h = made.size
+        return (
+            f'<img src="{made.src}" alt="{html.escape(made.alt)}" width="{w}" height="{h}" '
+            'style="max-width:100%;height:auto;background:#fff">'
+        )
 
     slider = ipywidgets.SelectionSlider(
         # Positions are told apart by index: two values may be written alike.
