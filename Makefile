@@ -1,4 +1,5 @@
-# make book | test | portable | serve | bench | links | dist | clean. Each target sets up what it needs, in .venv, and nowhere else.
+# make book | test | portable | anywhere | lab | serve | bench | links | dist | clean. Each target
+# sets up what it needs, in .venv and nowhere else; anywhere and lab use a temporary folder besides.
 
 # Names under the checkout only, so that a clone works at any path.
 VENV := .venv
@@ -15,7 +16,7 @@ CPU_TORCH = { $(PIP) -c constraints.txt uv && $(VENV)/bin/uv pip install --quiet
   --torch-backend cpu -c constraints.txt torch; } || echo "== no CPU build of torch found; taking pip's"
 
 .DEFAULT_GOAL := book
-.PHONY: book test portable setup serve bench links dist clean
+.PHONY: book test portable anywhere lab setup serve bench links dist clean
 
 book: setup
 	@$(PYTHON) -m deqbook build
@@ -38,6 +39,15 @@ test: setup
 # Tests, claims and pages under simulated processors. A part of it: make portable ONLY="--part claims"
 portable: setup
 	@$(PYTHON) tests/portable.py --jobs $(JOBS) $(ONLY)
+
+# The notebooks outside the checkout, with the wheel alone. Another Python, the lowest versions:
+# make anywhere ONLY="--python /path/to/python3.10 --bounds lowest --tests"
+anywhere: book
+	@$(PYTHON) tests/anywhere.py $(ONLY)
+
+# Some notebooks in JupyterLab, in a browser. Others: make lab ONLY="--only 05b"
+lab: book
+	@$(PYTHON) tests/lab.py $(ONLY)
 
 serve: book
 	@echo "http://localhost:$(PORT)/ shows the book; stop with Ctrl-C."

@@ -21,20 +21,15 @@ import built_site
 import nbformat
 import notebooks
 import pytest
+from anywhere import CODE, leftovers
 from bs4 import BeautifulSoup, NavigableString, Tag
 
 ROOT = built_site.ROOT
 CHAPTERS = [page for page in built_site.toc_pages() if page.startswith("chapters/")]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 BASE = notebooks.site_address(os.environ) or "../"
-CODE = re.compile(r"^(`{3,})(?![`{]).*?^\1[ \t]*$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 SOLUTION = re.compile(r"<details>\n<summary>Solution to .*?</details>", re.DOTALL)
-LEFT_OVER = re.compile(
-    r"\{[a-zA-Z][\w:-]*\}`|^[ >]*(?:`{3,}|:{3,})\{|^[ >]*\([\w:.-]+\)=|\$\$[ \t]*\([\w:-]+\)"
-    r"|^[ >]*:[\w-]+:|^[ >]*: |glue:|\x1e|%s",
-    re.MULTILINE,
-)
 
 PAGE = """
 <article><section id="a-page"><span id="chap-a"></span>
@@ -286,9 +281,7 @@ every = pytest.mark.parametrize("page", CHAPTERS)
 @every
 @both
 def test_nothing_is_left_to_resolve(page: str, student: bool) -> None:
-    text = text_of(page, student)
-    left = [text[max(0, m.start() - 30) : m.end() + 30] for m in LEFT_OVER.finditer(text)]
-    assert not left
+    assert not leftovers(sources(page, "markdown", student))
 
 
 @pytest.mark.book
