@@ -379,7 +379,9 @@ def directive(name: str, argument: str, body: str, at: Context) -> str:
             return ""
         return fold(f"Solution to {labelled(argument).name}", text) + f"\n{BREAK}"
     if name == "glue:figure":
-        return lead(labelled(options.get("name")).name, text)
+        caption, words = lead(labelled(options.get("name")).name, text), options.get("alt")
+        # The picture is a cell's output, which has no place for its alternative text.
+        return f"{caption}\n\n{fold('The figure in words', words)}" if words else caption
     raise Unresolved(f"{at.page}: no rule for the directive {{{name}}}")
 
 

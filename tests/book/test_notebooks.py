@@ -112,7 +112,12 @@ HERE = "../chapters/03a_page.html"
         (
             "```{glue:figure} fig\n:name: fig-one\n:alt: None.\n\n"
             "Curves of {glue:text}`gap:.1f`.\n```",
-            "**Fig. 3.7.** Curves of 0.3.",
+            "**Fig. 3.7.** Curves of 0.3.\n\n<details>\n<summary>The figure in words</summary>\n\n"
+            "None.\n\n</details>",
+        ),
+        (
+            "```{glue:figure} fig\n:name: fig-one\n\nMove the slider.\n```",
+            "**Fig. 3.7.** Move the slider.",
         ),
         (
             "```{opening}\n:level: first\n:needs: {eq}`eq-one`\n```",
