@@ -1,4 +1,4 @@
-# make book | test | portable | anywhere | lab | serve | bench | links | dist | clean. Each target
+# make book | pdf | test | portable | anywhere | lab | serve | bench | links | dist | clean. Each
 # sets up what it needs, in .venv and nowhere else; anywhere and lab use a temporary folder besides.
 
 # Names under the checkout only, so that a clone works at any path.
@@ -16,10 +16,14 @@ CPU_TORCH = { $(PIP) -c constraints.txt uv && $(VENV)/bin/uv pip install --quiet
   --torch-backend cpu -c constraints.txt torch; } || echo "== no CPU build of torch found; taking pip's"
 
 .DEFAULT_GOAL := book
-.PHONY: book test portable anywhere lab setup serve bench links dist clean
+.PHONY: book pdf test portable anywhere lab setup serve bench links dist clean
 
 book: setup
 	@$(PYTHON) -m deqbook build
+
+# The whole book on paper, _build/pdf; needs Chromium.
+pdf: setup
+	@$(PYTHON) -m deqbook pdf
 
 test: setup
 	@echo "== style"
