@@ -288,7 +288,10 @@ class Environment:
         except RuntimeError as error:
             return Row(0, first_line(str(error)))
         command = [self.kernel, "-m", "pytest", "-p", "no:cacheprovider", "-n", str(jobs)]
-        command += ["--ignore=tests/book", "--ignore=tests/browser"]
+        command += ["--ignore=tests/book", "--ignore=tests/browser", "-rfE"]
+        if self.bounds == "lowest":  # old packages use what newer ones, not ours, have deprecated
+            command += ["-W", "ignore::DeprecationWarning"]
+            command += ["-W", "ignore::PendingDeprecationWarning"]
         started = time.perf_counter()
         done = subprocess.run(command, cwd=ROOT, env=self.env, capture_output=True, text=True)
         seconds = round(time.perf_counter() - started, 1)

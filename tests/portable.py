@@ -207,7 +207,8 @@ def page_values(name: str, notebook: Any) -> dict[str, tuple[float, ...]]:
 def run_tests(env: Mapping[str, str], jobs: int, *, paths: Sequence[str] = ()) -> Outcome:
     """Run the tests without book and browser, or only those of some paths."""
     chosen = paths or ("--ignore=tests/book", "--ignore=tests/browser")
-    command = [sys.executable, "-m", "pytest", "-n", str(jobs), "-p", "no:cacheprovider", *chosen]
+    command = [sys.executable, "-m", "pytest", "-n", str(jobs), "-p", "no:cacheprovider", "-rfE"]
+    command += chosen
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     failures = failed_tests(done.stdout)
     if done.returncode and not failures:
