@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--root", type=Path, help="root of the book (default: as `deqbook build`)")
     parser.add_argument("--paper", choices=list(PAPERS), default="both", help="default: both")
     parser.add_argument("-v", "--verbose", action="store_true", help="show Sphinx's own output")
-    parser.set_defaults(run=run, builder="html")
+    parser.set_defaults(run=run, builder="html", fresh=False)
 
 
 def run(args: argparse.Namespace) -> int:
