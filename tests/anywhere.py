@@ -53,9 +53,9 @@ LEFT_OVER = re.compile(
 #: as moved if another position shows another picture.
 EPILOGUE = """\
 def _report():
-    import gc, importlib.metadata, json, sys, time
+    import gc, importlib.metadata, json, os, sys
 
-    spent = time.process_time()
+    spent = sum(os.times()[:4])  # with the processes that it started, as far as they have ended
     import deqbook, ipywidgets
 
     kinds = (ipywidgets.HTML, ipywidgets.SelectionSlider)
@@ -93,7 +93,7 @@ class Row:
     moved: int = 0
     left: int = 0  # directives, roles and labels that a reader would see
     versions: Mapping[str, str] | None = None
-    cpu: float = 0.0  # seconds of a processor: what the notebook took, were the machine its own
+    cpu: float = 0.0  # seconds of a processor, which a busy machine does not change much
 
     @property
     def ok(self) -> bool:
