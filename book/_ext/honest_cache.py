@@ -84,6 +84,7 @@ class HonestCache:
     libraries: tuple[str, ...]
     scratch: Path
     env: BuildEnvironment
+    keys: dict[Dependencies, str] = field(default_factory=dict)  # still good from the last build
     began: str = ""  # the sources from the outside, when the build began
     pages: dict[str, dict[str, Any]] = field(default_factory=dict)
     ahead: set[str] = field(default_factory=set)  # executed before the reading began
@@ -114,6 +115,8 @@ class HonestCache:
 
     def key(self, dependencies: Dependencies) -> str:
         """Digest everything beside the page's own code that its outputs depend on."""
+        if dependencies in self.keys:
+            return self.keys[dependencies]
         return digest.combine(
             digest.digest_modules(digest.closure(dependencies.imports, self.sources)),
             digest.digest_files(self._data(dependencies), self.root),
@@ -323,6 +326,7 @@ def outdated(
     """Name the unchanged pages whose modules or data changed: Sphinx would not read them."""
     assert _active is not None  # set when the builder was initialised
     if not sources_changed(env):
+        _active.keys = dict(_known(env).values())
         return []
     stale = []
     for page, (dependencies, key) in _known(env).items():
