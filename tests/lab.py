@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -26,7 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anywhere import BOUNDS, CODE, ROOT, SITE, Environment, chosen, scripts, sha256
-from chromium import FLAGS, find_browser
+
+from deqbook.cli import browser as chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -232,7 +234,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     PICTURES.mkdir(parents=True, exist_ok=True)
     wrong: dict[str, list[str]] = {}
     with serve(where) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=list(FLAGS))
+        browser = playwright.chromium.launch(
+            executable_path=chromium.find(os.environ), args=list(chromium.FLAGS)
+        )
         for path in paths:
             page = browser.new_page(viewport={"width": 1280, "height": 1000})
             page.goto(f"{address}/lab/tree/notebooks/{path.name}?reset")

@@ -33,25 +33,14 @@ from paper import Imprint, PaperError
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import BooleanObject, DictionaryObject, NameObject, TextStringObject
 
-#: What the browser may be called, and the variable that names another one.
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-BROWSER_VARIABLE = "DEQBOOK_BROWSER"
+from deqbook.cli import browser as chromium
+
 #: The oldest Chromium that sets text in the margins of a page.
 OLDEST = 131
 #: Margins that leave every paper the same width of text, 162 mm.
 MARGINS = {"a4": "24mm 24mm 22mm", "letter": "22mm 26.95mm 20mm"}
-#: No sandbox: the page is the book's own, and containers often allow none.
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--allow-file-access-from-files",
-    "--virtual-time-budget=600000",
-)
+#: The book is a file that loads others, and formulas take their time.
+PRINT_FLAGS = (*chromium.FLAGS, "--allow-file-access-from-files", "--virtual-time-budget=600000")
 #: Seconds that the browser may take for one thing; on two free cores it takes less than 60.
 PATIENCE = 1800
 #: matplotlib brings these, so the book looks the same wherever it is printed.
@@ -80,18 +69,11 @@ FAULTS = {
 
 def find_browser(environment: Mapping[str, str]) -> str:
     """Return the browser to print with, or say what to install."""
-    if named := environment.get(BROWSER_VARIABLE):
-        if path := shutil.which(named):
-            return path
-        raise PaperError(f"{BROWSER_VARIABLE} names {named}, which is no program.")
-    for name in BROWSERS:
-        if path := shutil.which(name):
-            return path
-    raise PaperError(
-        f"no browser found ({', '.join(BROWSERS)}). The PDF is printed by Chromium {OLDEST} or "
-        "newer: install Debian's `chromium` package or Google Chrome, or name a browser in "
-        f"{BROWSER_VARIABLE}."
-    )
+    path = chromium.find(environment)
+    if path is None:
+        needed = f"Printing takes Chromium {OLDEST} or newer."
+        raise PaperError(f"{chromium.missing(environment)} {needed}")
+    return path
 
 
 def version_of(answer: str) -> int:
@@ -114,7 +96,7 @@ def require_recent(browser: str) -> None:
 def browse(browser: str, page: Path, *flags: str) -> str:
     """Open a page in a browser with a profile of its own, and return what it writes."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [browser, *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
+        command = [browser, *PRINT_FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE

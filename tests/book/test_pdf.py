@@ -24,13 +24,14 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup, Tag
 from built_site import ROOT, require_site
-from chromium import FLAGS, require_browser
+from chromium import require_browser
 from hypothesis import given
 from hypothesis import strategies as st
 from paper import Entry, Imprint, PaperError
 from pypdf import PdfReader, PdfWriter
 
 from deqbook.cli import main, pdf
+from deqbook.cli.browser import FLAGS
 
 STATIC = ROOT / "book" / "_static"
 IMPRINT = Imprint("A book", "Its authors", "1.2", "3 May 2026", "Free.")

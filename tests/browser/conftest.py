@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from built_site import require_site
-from chromium import FLAGS, require_browser
+from chromium import require_browser
+
+from deqbook.cli.browser import FLAGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
