@@ -18,7 +18,8 @@ from deqbook.cli import build
 pytestmark = pytest.mark.book
 
 SOURCES = {
-    "index.md": "# Toy\n\n```{toctree}\n:numbered:\none\ntwo\nthree\n```\n",
+    "index.md": "# Toy\n\n```{toctree}\n:numbered:\none\ntwo\nthree\n```\n\n"
+    "```{toctree}\nfour\nfive\nsix\n```\n",
     "one.md": """# The first
 
 Some prose.
@@ -28,6 +29,15 @@ Some prose.
 
 It holds.
 ```
+
+```{prf:theorem}
+:label: thm-other
+
+It holds as well.
+```
+
+(bare)=
+A paragraph with a label.
 
 ## Its second half
 
@@ -56,7 +66,7 @@ fixed point
     "two.md": """# The second
 
 See {prf:ref}`thm-one`, {eq}`eq-one`, {ref}`ex-one`, {numref}`fig-one`, {doc}`one`,
-{ref}`a-place`, {numref}`a-place` and {term}`fixed point`.
+{ref}`a-place`, {numref}`a-place`, {ref}`there <bare>` and {term}`fixed point`.
 
 ```{prf:lemma}
 :label: lem-two
@@ -65,6 +75,9 @@ It holds, too.
 ```
 """,
     "three.md": "# The third\n\nAlone.\n",
+    "four.md": "# The fourth\n\nText.\n",
+    "five.md": "# The fifth\n\nText.\n",
+    "six.md": "# The sixth\n\nText.\n",
     "picture.svg": '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>\n',
 }
 CONFIG = {
@@ -166,6 +179,9 @@ EDITS = {
     "a title": ("one.md", "# The first", "# The very first"),
     "a section before another": ("one.md", "## Its", "## New\n\nText.\n\n## Its"),
     "the title of a section": ("one.md", "### Deeper", "### Deeper still"),
+    "a title with the same anchor": ("one.md", "### Deeper", "### Deeper!"),
+    "two theorems exchanged": ("one.md", "thm-one\n\nIt holds.\n```\n\n```{prf:theorem}\n:label: "
+    "thm-other", "thm-other\n\nIt holds.\n```\n\n```{prf:theorem}\n:label: thm-one"),
     "an equation before another": ("one.md", "$$x", "$$y$$ (eq-new)\n\n$$x"),
     "an exercise before another": (
         "one.md",
@@ -178,6 +194,7 @@ EDITS = {
         "```{figure} picture.svg\n:name: fig-new\n\nNew.\n```\n\n```{figure} picture.svg",
     ),
     "pages in another order": ("index.md", "one\ntwo\nthree", "three\none\ntwo"),
+    "pages without numbers in another order": ("index.md", "four\nfive\nsix", "five\nfour\nsix"),
     "prose": ("three.md", "Alone.", "Quite alone."),
 }  # fmt: skip
 
@@ -189,6 +206,13 @@ def test_going_on_gives_what_a_build_from_nothing_gives(book: Book, name: str) -
     gone_on = book.pages()
     book.build(fresh=True)
     assert book.pages() == gone_on
+
+
+def test_a_label_that_moves_to_another_page_is_followed(book: Book) -> None:
+    book.edit("one.md", "(bare)=\nA paragraph", "A paragraph")
+    book.edit("three.md", "Alone.", "(bare)=\nAlone.")
+    book.build()
+    assert 'href="three.html#bare"' in book.pages()["two.html"]
 
 
 def test_a_label_that_another_page_needs_is_missed_at_once(book: Book) -> None:
@@ -203,7 +227,7 @@ def test_numbers_are_those_of_sphinx_but_for_the_zero(book: Book) -> None:
     ours = app.env.toc_fignumbers
     TocTreeCollector.assign_figure_numbers(TocTreeCollector(), app.env)
     assert ours == app.env.toc_fignumbers
-    assert ours["one"]["theorem"] == {"thm-zero": (0, 1), "thm-one": (0, 2)}
+    assert ours["one"]["theorem"] == {"thm-zero": (0, 1), "thm-one": (0, 2), "thm-other": (0, 3)}
     assert ours["two"]["theorem"] == {"lem-two": (1, 1)}
 
 
