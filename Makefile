@@ -1,5 +1,5 @@
-# make book | pdf | test | portable | anywhere | lab | serve | bench | links | dist | clean. Each
-# sets up what it needs, in .venv and nowhere else; anywhere and lab use a temporary folder besides.
+# make book | pdf | test | assignments | portable | anywhere | lab | serve | bench | links | dist | clean.
+# Each sets up what it needs, in .venv and nowhere else; anywhere and lab use a temporary folder besides.
 
 # Names under the checkout only, so that a clone works at any path.
 VENV := .venv
@@ -16,7 +16,7 @@ CPU_TORCH = { $(PIP) -c constraints.txt uv && $(VENV)/bin/uv pip install --quiet
   --torch-backend cpu -c constraints.txt torch; } || echo "== no CPU build of torch found; taking pip's"
 
 .DEFAULT_GOAL := book
-.PHONY: book pdf test portable anywhere lab setup serve bench links dist clean
+.PHONY: book pdf test assignments portable anywhere lab setup serve bench links dist clean
 
 book: setup
 	@$(PYTHON) -m deqbook build
@@ -39,6 +39,10 @@ test: setup
 	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(JOBS)
 	@echo "== solvers and models on a simulated lesser processor"
 	@$(PYTHON) tests/portable.py --part tests --quick --level lowest --threads 1 --jobs $(JOBS)
+
+# The course's notebooks, for students and for the instructor. This year's word: make assignments SALT=…
+assignments: setup
+	@$(PYTHON) -m deqbook assignments $(if $(SALT),--salt "$(SALT)")
 
 # Tests, claims and pages under simulated processors. A part of it: make portable ONLY="--part claims"
 portable: setup
