@@ -6,6 +6,7 @@ small tree, which the publishing workflow pushes as the only commit of that bran
 (``.ci/push-notebooks``):
 
     04_ntk.ipynb, 04_ntk.student.ipynb, …   the notebooks of the site
+    assignments/…                           those of the course, without solutions
     wheels/…                                the package as they use it
     environment.yml, start                  how Binder makes its machine
     README.md, LICENSE, LICENSE-CONTENT
@@ -23,6 +24,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from coursework import FOLDER as ASSIGNMENTS
 from notebooks import NOTEBOOKS, WHEELS
 from place import home, site_address
 from sphinx.application import Sphinx
@@ -52,7 +54,7 @@ def title_of(notebook: Path) -> str:
     return "".join(first).partition("\n")[0].lstrip("# ").replace("|", r"\|")
 
 
-def readme(book: str, site: str, notebooks: list[Path]) -> str:
+def readme(book: str, site: str, notebooks: list[Path], assignments: list[Path]) -> str:
     """Return what a visitor of the branch reads."""
     rows = [
         f"| {title_of(path)} | [notebook]({path.name}) "
@@ -60,6 +62,11 @@ def readme(book: str, site: str, notebooks: list[Path]) -> str:
         for path in notebooks
         if not path.stem.endswith(".student")
     ]
+    course = [
+        f"| {title_of(path)} | [notebook]({ASSIGNMENTS}/{path.name}) |" for path in assignments
+    ]
+    if course:
+        course = ["", "| assignment | |", "| --- | --- |", *course]
     online = f" Read it [online]({site})." if site else ""
     return "\n".join(
         [
@@ -71,6 +78,7 @@ def readme(book: str, site: str, notebooks: list[Path]) -> str:
             "| chapter | | |",
             "| --- | --- | --- |",
             *rows,
+            *course,
             "",
             "Text and figures: CC BY 4.0 (`LICENSE-CONTENT`). Code: BSD 3-clause (`LICENSE`).",
             "",
@@ -82,15 +90,17 @@ def write_tree(root: Path, site: Path, tree: Path, book: str, address: str) -> N
     """Write the branch from a built site; what was in the folder before is removed."""
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(site / NOTEBOOKS, tree)
-    shutil.copytree(site / WHEELS, tree / WHEELS)
+    for folder in (WHEELS, ASSIGNMENTS):
+        if (site / folder).is_dir():
+            shutil.copytree(site / folder, tree / folder)
     for name in COPIED:
         shutil.copy(root / name, tree / name)
     (wheel,) = (tree / WHEELS).glob("*.whl")
     wanted = (root / "environment.yml").read_text(encoding="utf-8")
     text = environment(wanted, wheel.relative_to(tree).as_posix())
     (tree / "environment.yml").write_text(text, encoding="utf-8")
-    notebooks = sorted(tree.glob("*.ipynb"))
-    (tree / "README.md").write_text(readme(book, address, notebooks), encoding="utf-8")
+    notebooks, course = sorted(tree.glob("*.ipynb")), sorted((tree / ASSIGNMENTS).glob("*.ipynb"))
+    (tree / "README.md").write_text(readme(book, address, notebooks, course), encoding="utf-8")
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:

@@ -44,23 +44,32 @@ def is_chapter(page: str) -> bool:
     return page.startswith(f"{CHAPTERS}/")
 
 
+def elsewhere(notebook: str, at: Home) -> dict[str, str]:
+    """Return where a notebook of the branch can be run; nowhere, if no repository is known."""
+    if not at.public:
+        return {}
+    path = quote(notebook)
+    return {
+        "Colab": f"{COLAB}/github/{at.public}/blob/{NOTEBOOKS_BRANCH}/{path}",
+        "Binder": f"{BINDER}/v2/gh/{at.public}/{NOTEBOOKS_BRANCH}?urlpath=lab/tree/{path}",
+    }
+
+
 def launch_buttons(page: str, at: Home) -> list[Button]:
     """Return the buttons that run a chapter elsewhere."""
-    if not (is_chapter(page) and at.public):
+    if not is_chapter(page) or not (ways := elsewhere(PurePosixPath(notebook_path(page)).name, at)):
         return []
-    notebook = quote(PurePosixPath(notebook_path(page)).name)
-    branch = f"{at.public}/blob/{NOTEBOOKS_BRANCH}"
     return [
         link(
             "Open in Colab",
-            f"{COLAB}/github/{branch}/{notebook}",
+            ways["Colab"],
             "_static/images/logo_colab.png",
             "Run this page on Google Colab; an account is needed",
             "launch-colab",
         ),
         link(
             "Launch Binder",
-            f"{BINDER}/v2/gh/{at.public}/{NOTEBOOKS_BRANCH}?urlpath=lab/tree/{notebook}",
+            ways["Binder"],
             "_static/images/logo_binder.svg",
             "Run this page on Binder; the start takes some minutes",
             "launch-binder",

@@ -42,68 +42,18 @@ from place import site_address
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+from deqbook.course import first_cell as course
+
 #: Pages of this folder become notebooks of that one; the wheel lies in the third.
 CHAPTERS, NOTEBOOKS, WHEELS = "chapters", "notebooks", "wheels"
 #: What goes into the wheel beside the sources; and where a build notes what it did.
 PACKAGED, KEPT = ("pyproject.toml", "README.md", "LICENSE", "LICENSE-CONTENT"), "notebooks.pickle"
 REFERENCES, GLOSSARY = "book/references", "book/glossary"
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LICENCE = "Text and figures: CC BY 4.0. Code: BSD 3-clause."
 #: 1 January 1980, the first day that a zip file knows: equal sources give equal wheels.
 EPOCH = "315532800"
 #: Between what is to become two cells.
 BREAK = "\x1e"
-
-#: The first code cell. What it finds installed it leaves alone, be it older than the book's.
-SETUP = """\
-# One thread, as in the book: the same sums, and faster at this size.
-import os
-
-THREADS = [
-{threads}
-]
-os.environ.update(dict.fromkeys(THREADS, "1"))
-
-# The book's package, where it is missing. Nothing installed is replaced.
-import importlib.util
-
-WHEEL = "{address}"
-SHA256 = "{sha256}"
-NEEDS = [
-{needs}
-]
-
-
-def install_deqbook():
-    import importlib.metadata, pathlib, re, subprocess, sys
-
-    def pip(*arguments):
-        command = [sys.executable, "-m", "pip", "install", "--quiet"]
-        subprocess.run([*command, *arguments], check=True)
-
-    wheel = WHEEL
-    if wheel and "://" not in wheel and pathlib.Path(wheel).is_file():
-        wheel = pathlib.Path(wheel).resolve().as_uri()
-    if "://" not in wheel:
-        raise RuntimeError(
-            "deqbook is not installed, and this notebook does not know"
-            " where it is published: run `pip install .` in a checkout"
-            " of the book, then restart the kernel."
-        )
-    have = {{
-        re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
-        for one in importlib.metadata.distributions()
-    }}
-    for need in NEEDS:
-        package = re.match(r"[\\w-]+", need)[0].lower()
-        if package not in have:
-            pip(need)
-    pip("--no-deps", f"{{wheel}}#sha256={{SHA256}}")
-    importlib.invalidate_caches()
-
-
-if importlib.util.find_spec("deqbook") is None:
-    install_deqbook()"""
 
 _FENCE = re.compile(r"^(?P<fence>`{3,}|:{3,}|~{3,})(?:\{(?P<name>[\w:-]+)\})?(?P<argument>.*)$")
 _OPTION = re.compile(r"^:([\w-]+):[ \t]*(.*)$")
@@ -173,6 +123,7 @@ class Context:
     anchors: Mapping[str, str]  # of the works in the list of references, by their keys
     base: str
     solutions: bool = True
+    book: str = "the book"
 
     def address(self, place: Place) -> str:
         """Return the address of a place, for a link."""
@@ -431,6 +382,10 @@ class Wheel:
     sha256: str
     needs: tuple[str, ...]
 
+    def at(self, base: str) -> course.Wheel:
+        """Return where it is found, from a notebook or by its address."""
+        return course.Wheel(f"{base}{WHEELS}/{self.name}", self.sha256)
+
 
 def notebook_path(docname: str, student: bool = False) -> str:
     """Return where the notebook of a page lies, from the root of the site."""
@@ -464,18 +419,7 @@ def needs_of(
 
 def setup_source(needs: Iterable[str], wheel: Wheel | None, base: str) -> str:
     """Return the first code cell: one thread, and the package where it is missing."""
-    address = f"{base}{WHEELS}/{wheel.name}" if wheel else ""
-    return SETUP.format(
-        threads=quoted(THREADS),
-        address=address,
-        sha256=wheel.sha256 if wheel else "",
-        needs=quoted(needs),
-    )
-
-
-def quoted(names: Iterable[str]) -> str:
-    """Return strings as the lines of a list in code."""
-    return "\n".join(f'    "{name}",' for name in names)
+    return course.first_cell(needs, wheel.at(base) if wheel else None)
 
 
 def head_source(at: Context) -> str:
@@ -484,7 +428,7 @@ def head_source(at: Context) -> str:
     name = f"{title.name} {title.title}".strip()
     about = "" if at.solutions else " This copy has no solutions."
     return (
-        f"# {name}\n\nA chapter of *Deep equilibrium models, executed*, as a notebook; "
+        f"# {name}\n\nA chapter of *{at.book}*, as a notebook; "
         f"[the same page online]({at.address(title)}).{about} The numbers in the text are those of "
         f"the book's own run. {LICENCE}"
     )
@@ -589,8 +533,8 @@ class Kept:
 
 
 def own_code() -> str:
-    """Digest this module."""
-    return sha256(Path(__file__).read_bytes())
+    """Digest this module, and the one that writes the first cell."""
+    return sha256("".join(Path(str(one)).read_text("utf-8") for one in (__file__, course.__file__)))
 
 
 def sha256(content: bytes | str) -> str:
@@ -643,7 +587,8 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     cited = app.env.domaindata.get("cite", {}).get("citations", [])
     anchors = {citation.key: citation.citation_id for citation in cited}
     base = site_address(os.environ) or "../"
-    common = repr((replace(index, openings={}), sorted(anchors.items()), base, wheel))
+    title = app.config.html_title
+    common = repr((replace(index, openings={}), sorted(anchors.items()), base, wheel, title))
     (site / NOTEBOOKS).mkdir(exist_ok=True)
     made = 0
     for page in chapters:
@@ -655,7 +600,8 @@ def write(app: Sphinx, exception: Exception | None) -> None:
         if kept.written.get(page) == mark and all(path.is_file() for path in paths.values()):
             continue
         for student, path in paths.items():
-            at = Context(page, index, json.loads(values), anchors, base, solutions=not student)
+            given = (page, index, json.loads(values), anchors, base)
+            at = Context(*given, solutions=not student, book=title)
             nbformat.write(make(source, at, wheel, kept.distributions), path)
         kept.written[page] = mark
         made += 1

@@ -8,6 +8,7 @@ whoever wants to link there leaves the link out.
     GITHUB_REF_NAME     the branch that is built (main)
     GITHUB_SERVER_URL   https://github.com, unless a company runs its own
     DEQBOOK_SITE        the address of the site, where it is not GitHub's usual one
+    DEQBOOK_SALT        the word of this year, from which the assignments draw their numbers
 """
 
 from __future__ import annotations
@@ -66,3 +67,8 @@ def site_address(environment: Mapping[str, str]) -> str:
         return ""
     host = f"{owner.lower()}.github.io"
     return f"https://{host}/" if name.lower() == host else f"https://{host}/{name}/"
+
+
+def salt(environment: Mapping[str, str]) -> str:
+    """Return the word that the assignments on the site draw their numbers with."""
+    return environment.get("DEQBOOK_SALT", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import re
@@ -18,6 +19,7 @@ from built_site import ROOT, SITE, require_site
 from course.class_of import ASSIGNMENTS, all_wrong
 
 from deqbook.cli import main
+from deqbook.course.first_cell import Wheel
 from deqbook.course.grading import assignment as course
 from deqbook.course.grading.release import (
     Published,
@@ -143,10 +145,11 @@ def test_no_solution_of_it_is_in_the_book(assignment: course.Assignment) -> None
 
 
 def test_the_salt_and_the_site_are_in_the_notebook(assignment: course.Assignment) -> None:
-    where = Published("https://example.org/book/", "https://example.org/book/wheels/x.whl", "ab")
+    where = Published("https://example.org/book/", Wheel("https://example.org/book/x.whl", "ab"))
     text = "\n".join(cell.source for cell in released(assignment, salt="2026", where=where).cells)
     assert 'SALT = "2026"' in text
-    assert "https://example.org/book/wheels/x.whl#sha256=ab" in text
+    assert 'WHEEL = "https://example.org/book/x.whl"\nSHA256 = "ab"' in text
+    assert '"DEQBOOK_SITE", "https://example.org/book/"' in text
     compile(text_of(released(assignment, where=where), "install"), "install", "exec")
 
 
@@ -160,10 +163,13 @@ def test_the_wheel_is_found_on_the_site(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "deqbook-1-py3-none-any.whl").write_bytes(b"x")
     found = published("https://example.org", tmp_path)
-    assert found.address.startswith(
-        "https://example.org/wheels/deqbook-1-py3-none-any.whl#sha256=2d71"
-    )
-    assert published("", tmp_path).address == ""
+    assert found.wheel is not None
+    assert found.wheel.address == "https://example.org/wheels/deqbook-1-py3-none-any.whl"
+    assert found.wheel.sha256 == hashlib.sha256(b"x").hexdigest()
+    assert published("", tmp_path).wheel is None
+    beside = published("", tmp_path, "../").wheel
+    assert beside is not None
+    assert beside.address == "../wheels/deqbook-1-py3-none-any.whl"
 
 
 def test_the_first_cell_installs_nothing_where_the_package_is(
@@ -185,7 +191,7 @@ def test_elsewhere_the_first_cell_installs_what_is_missing_and_the_wheel(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     has = [SimpleNamespace(metadata={"Name": name}) for name in ("NumPy", "lazy_loader", "torch")]
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: has)
-    where = Published("https://example.org/", "https://example.org/wheels/x.whl", "ab")
+    where = Published("https://example.org/", Wheel("https://example.org/wheels/x.whl", "ab"))
     exec(text_of(released(assignment, where=where), "install"), {})
     assert asked[-1] == ["--no-deps", "https://example.org/wheels/x.whl#sha256=ab"]
     needs = re.findall(r"(?m)^[a-z-]+", "\n".join(command[0] for command in asked[:-1]))

@@ -25,8 +25,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--out", type=Path, help="where to (default: _build/assignments)")
     parser.add_argument(
         "--salt",
-        default="",
-        help="a word for this year: other words draw other numbers; it stands in the notebooks",
+        default=os.environ.get("DEQBOOK_SALT", ""),
+        help="a word for this year: other words draw other numbers; it stands in the notebooks "
+        "(default: DEQBOOK_SALT)",
     )
     parser.add_argument(
         "--site",

@@ -36,7 +36,13 @@ SHAPING = (
     "book/references.bib",
 )
 #: The place of publication is read from these.
-PLACE = ("GITHUB_REPOSITORY", "GITHUB_SERVER_URL", "GITHUB_REF_NAME", "DEQBOOK_SITE")
+PLACE = (
+    "GITHUB_REPOSITORY",
+    "GITHUB_SERVER_URL",
+    "GITHUB_REF_NAME",
+    "DEQBOOK_SITE",
+    "DEQBOOK_SALT",
+)
 #: Holds the fingerprint of what the built site was shaped by; it is there only after success.
 COMPLETE = "complete.txt"
 #: What of the build a reader of the terminal wants to see begins so.

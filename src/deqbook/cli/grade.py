@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -31,7 +32,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--students", type=Path, metavar="CSV", help="the roster: a column id, others"
     )
     parser.add_argument(
-        "--salt", default="", help="the word of the year, as given to `assignments`"
+        "--salt",
+        default=os.environ.get("DEQBOOK_SALT", ""),
+        help="the word of the year, as given to `assignments` (default: DEQBOOK_SALT)",
     )
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     parser.add_argument("--time", type=float, default=600.0, help="seconds for one notebook")

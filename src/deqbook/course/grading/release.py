@@ -23,6 +23,7 @@ import nbformat
 from nbformat import NotebookNode
 from traitlets.config import Config
 
+from deqbook.course.first_cell import Wheel, first_cell
 from deqbook.course.grading.assignment import (
     INSTALL,
     WHO,
@@ -39,43 +40,6 @@ EXAMPLE = "student-01"
 #: What stands in place of a solution.
 CODE_STUB = "# Your code here.\nraise NotImplementedError()"
 TEXT_STUB = "*Your answer here. Double-click to edit.*"
-#: What tells our own library's package index apart; the address of the wheel goes in.
-SETUP = """\
-# The book's package, where it is missing. Nothing that is installed is replaced.
-import importlib.util
-import os
-
-os.environ.setdefault("DEQBOOK_SITE", "{site}")
-WHEEL = "{wheel}"
-NEEDS = {needs}
-
-
-def install_deqbook():
-    import importlib.metadata, re, subprocess, sys
-
-    def pip(*arguments):
-        command = [sys.executable, "-m", "pip", "install", "--quiet"]
-        subprocess.run([*command, *arguments], check=True)
-
-    if not WHEEL:
-        raise RuntimeError(
-            "deqbook is not installed, and this notebook does not know where it is"
-            " published: run `pip install .` in a checkout of the book, then restart."
-        )
-    have = {{
-        re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
-        for one in importlib.metadata.distributions()
-    }}
-    for need in NEEDS:
-        if re.match(r"[\\w-]+", need)[0].lower() not in have:
-            pip(need)
-    pip("--no-deps", WHEEL)
-    importlib.invalidate_caches()
-
-
-if importlib.util.find_spec("deqbook") is None:
-    install_deqbook()"""
-LICENCE = "Text: CC BY 4.0. Code: BSD 3-clause."
 
 
 @dataclass(frozen=True)
@@ -83,29 +47,22 @@ class Published:
     """Where the book and its wheel are published; empty where that is not known."""
 
     site: str = ""
-    wheel: str = ""
-    sha256: str = ""
-
-    @property
-    def address(self) -> str:
-        """Return the address of the wheel, with its checksum for pip."""
-        if not self.wheel:
-            return ""
-        return self.wheel + (f"#sha256={self.sha256}" if self.sha256 else "")
+    wheel: Wheel | None = None
 
 
-def published(site: str, folder: Path | None) -> Published:
+def published(site: str, folder: Path | None, base: str = "") -> Published:
     """Return what a notebook has to know: the site, and the wheel that lies on it.
 
-    ``folder`` is a built site; the wheel's name and checksum are read from it.
+    ``folder`` is a built site; the wheel's name and checksum are read from it. Where the site's
+    address is not known, ``base`` says how a notebook gets from its own folder to the site's.
     """
     if site and not site.endswith("/"):
         site += "/"
     wheels = sorted((folder / "wheels").glob("*.whl")) if folder is not None else []
-    if not site or not wheels:
+    if not (site or base) or not wheels:
         return Published(site)
     digest = hashlib.sha256(wheels[-1].read_bytes()).hexdigest()
-    return Published(site, f"{site}wheels/{wheels[-1].name}", digest)
+    return Published(site, Wheel(f"{site or base}wheels/{wheels[-1].name}", digest))
 
 
 @contextmanager
@@ -199,7 +156,7 @@ def write(notebook: NotebookNode, path: Path) -> None:
 
 def with_setup(notebook: NotebookNode, where: Published) -> NotebookNode:
     """Return a notebook whose first code cell installs the package where it is missing."""
-    source = SETUP.format(site=where.site, wheel=where.address, needs=json.dumps(needs(), indent=4))
+    source = first_cell(needs(), where.wheel, where.site)
     cell = nbformat.v4.new_code_cell(source, id="install")
     cell.metadata["nbgrader"] = {
         "schema_version": 3,
