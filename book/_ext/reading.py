@@ -8,6 +8,11 @@ rates are those of somebody who follows mathematics with a pencil.
     :level: first year of graduate study
     :needs: linear algebra, {doc}`/chapters/01a_contraction`
     ```
+
+For those who plan a course, one table has the minutes and the exercises of all chapters:
+
+    ```{page-times}
+    ```
 """
 
 from __future__ import annotations
@@ -77,6 +82,11 @@ def proofs(source: str) -> Reading:
     return count("\n".join(m[0].split("\n", 1)[1] for m in _blocks(source, "prf:proof")))
 
 
+def exercises(source: str) -> int:
+    """Count the exercises of a page."""
+    return len(_blocks(source, "exercise|exercise-start"))
+
+
 def _blocks(text: str, names: str) -> list[re.Match[str]]:
     return list(re.finditer(FENCE.format(names=names), text, flags=re.S | re.M))
 
@@ -111,7 +121,38 @@ class Opening(SphinxDirective):
         return [line]
 
 
+class Times(SphinxDirective):
+    """A table of all chapters' pages: minutes, minutes with the proofs, exercises."""
+
+    HEAD: ClassVar = ("page", "minutes", "with proofs", "exercises")
+
+    def run(self) -> list[nodes.Node]:
+        """Make the table."""
+        root, rows, sums = Path(self.env.srcdir), [], [0, 0, 0]
+        for path in sorted((root / "chapters").glob("*.md")):
+            self.env.note_dependency(str(path))
+            source = path.read_text(encoding="utf-8")
+            minutes = count(source).minutes
+            numbers = [minutes, minutes + proofs(source).minutes, exercises(source)]
+            sums = [a + b for a, b in zip(sums, numbers, strict=True)]
+            title, _ = self.state.inline_text(f"{{doc}}`/chapters/{path.stem}`", self.lineno)
+            rows.append(self.row([title, *([nodes.Text(str(n))] for n in numbers)]))
+        total = [[nodes.Text("all")], *([nodes.Text(str(n))] for n in sums)]
+        rows.append(self.row(total))
+        group = nodes.tgroup(cols=len(self.HEAD))
+        group += [nodes.colspec(colwidth=width) for width in (64, 12, 12, 12)]
+        group += nodes.thead("", self.row([[nodes.Text(word)] for word in self.HEAD]))
+        group += nodes.tbody("", *rows)
+        return [nodes.table("", group, classes=["deq-times"])]
+
+    @staticmethod
+    def row(cells: list[list[nodes.Node]]) -> nodes.row:
+        """Return a row of the table."""
+        return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in cells))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("opening", Opening)
+    app.add_directive("page-times", Times)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
