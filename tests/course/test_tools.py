@@ -59,6 +59,7 @@ def test_the_examples_run(path: Path) -> None:
         -3,
         2.5,
         float("inf"),
+        np.float64("-inf"),
         "é",
         1 + 2j,
         [1, [2.0, "x"]],

@@ -46,7 +46,7 @@ def encode(value: Any, depth: int = 0) -> Any:
             raise ValueError(f"a text has more than {LARGEST} characters")
         return {"t": "plain", "v": value}
     if isinstance(value, float):
-        return {"t": "float", "v": value if math.isfinite(value) else repr(value)}
+        return {"t": "float", "v": value if math.isfinite(value) else repr(float(value))}
     if isinstance(value, complex):
         return {"t": "complex", "v": [encode(value.real), encode(value.imag)]}
     if isinstance(value, np.generic):
