@@ -7,6 +7,8 @@ import copy
 import io
 import json
 import os
+import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,9 +63,13 @@ def together(group: list[Wrong], what: str) -> dict[str, Any]:
     return {key: value for one in group for key, value in getattr(one, what).items()}
 
 
-def copied(assignment: Assignment, student: str) -> tuple[NotebookNode, set[str]]:
-    """Return a student's work with the results written as numbers, and the tests it then loses."""
-    own = read_module(ASSIGNMENTS / "wrong" / f"{assignment.short}.py").OWN
+def own_answers(short: str) -> dict[str, tuple[str, ...]]:
+    """Return the cells whose answers are the student's own, and the names that they give."""
+    return read_module(ASSIGNMENTS / "wrong" / f"{short}.py").OWN
+
+
+def copied(assignment: Assignment, student: str) -> NotebookNode:
+    """Return a student's work with the results written as numbers."""
     space: dict[str, Any] = {}
     notebook = solved(assignment, student)
     for cell in notebook.cells:
@@ -72,9 +78,9 @@ def copied(assignment: Assignment, student: str) -> tuple[NotebookNode, set[str]
                 exec(cell.source, space)
     sources = {
         cell: "\n".join(f"{name} = {written(space[name])}" for name in names)
-        for cell, names in own.items()
+        for cell, names in own_answers(assignment.short).items()
     }
-    return with_cells(notebook, **sources), {f"test-{cell}" for cell in own}
+    return with_cells(notebook, **sources)
 
 
 def written(value: Any) -> str:
@@ -302,12 +308,21 @@ def hostile(assignment: Assignment, seen: list[Path], port: int) -> list[Case]:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of everything below a folder."""
-    return {
-        path.relative_to(folder).as_posix(): (path.lstat().st_size, path.lstat().st_mtime_ns)
-        for path in folder.rglob("*")
-        if "__pycache__" not in path.parts
-    }
+    """Return size and time of every file below a folder; of folders and links, that they are there.
+
+    The time of a folder changes when another test, elsewhere, compiles a module into it. A file
+    that a process still writes may be gone before one has looked at it.
+    """
+    found = {}
+    for path in folder.rglob("*"):
+        if "__pycache__" in path.parts or path.name.endswith(".new"):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            seen = path.lstat()
+            plain = stat.S_ISREG(seen.st_mode)
+            size_and_time = (seen.st_size, seen.st_mtime_ns) if plain else (0, 0)
+            found[path.relative_to(folder).as_posix()] = size_and_time
+    return found
 
 
 def results(out: Path, assignment: str) -> dict[str, Any]:
@@ -319,8 +334,16 @@ def results(out: Path, assignment: str) -> dict[str, Any]:
     }
 
 
-def leftovers() -> list[str]:
-    """Return the processes of sandboxes that are still there."""
+def leftovers(seconds: float = 60) -> list[str]:
+    """Return the processes of sandboxes that are still there when so much time has passed."""
+    end = time.monotonic() + seconds
+    while (found := sandboxed()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return found
+
+
+def sandboxed() -> list[str]:
+    """Return the processes of sandboxes that are there now."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -30,6 +30,7 @@ from course.class_of import (
     hostile,
     leftovers,
     need_sandbox,
+    own_answers,
     packed,
     results,
     solved,
@@ -47,9 +48,10 @@ from deqbook.course.grading.release import nbgrader_at_work, released
 from deqbook.course.grading.submission import Result
 
 SHORT = "a01"
-FAIR = Limits(question=5)
-#: Small, so that the hostile ones take no time; large enough for a busy machine.
-LIMITS = Limits(time=60, cell=4, question=5, memory=768 * 2**20, processes=48)
+FAIR = Limits(question=4)
+#: Small, so that the hostile ones take no time. A busy machine does not matter: what a notebook
+#: waits for a processor is not counted.
+LIMITS = Limits(time=60, cell=2.5, question=4, memory=768 * 2**20, processes=48)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def fair(
     folder = tmp_path_factory.mktemp(assignment.short)
     cases = [
         Case("student-01", solved(assignment, "student-01"), 0),
-        Case("student-02", copied(assignment, "student-01")[0], 0),
+        Case("student-02", copied(assignment, "student-01"), 0),
         Case("student-03", released(assignment), 0),
     ]
     for number, group in enumerate(packed(all_wrong(assignment.short))):
@@ -117,7 +119,8 @@ def test_a_copied_answer_loses_what_is_the_students_own(
     fair: tuple[Assignment, dict[str, Result]],
 ) -> None:
     assignment, results_of = fair
-    expected = {test: assignment.tests[test] for test in copied(assignment, "student-01")[1]}
+    own = [f"test-{cell}" for cell in own_answers(assignment.short)]
+    expected = {test: assignment.tests[test] for test in own}
     assert len(expected) >= 3
     assert lost(results_of["student-02"]) == expected
     assert "says STUDENT = 'student-01'" in results_of["student-02"].notes[0]
@@ -225,9 +228,6 @@ def test_nothing_outside_was_written_read_or_asked(graded: Graded) -> None:
 
 
 def test_no_process_and_no_temporary_folder_is_left(graded: Graded) -> None:
-    end = time.monotonic() + 5
-    while leftovers() and time.monotonic() < end:
-        time.sleep(0.1)
     assert not leftovers()
     assert not (graded.course.out / classroom.SCRATCH).exists()
 
@@ -388,19 +388,16 @@ def test_killed_in_the_middle_it_loses_nothing_and_repeats_nothing(
         graded.cases[name].write(submitted, assignment.name)
     out = tmp_path / "submitted-graded"
     command = [sys.executable, "-m", "deqbook", "grade", str(submitted), "--assignment", SHORT]
-    command += ["--root", str(ROOT), "--time", "60", "--cell-time", "4", "--memory", "768M"]
+    command += ["--root", str(ROOT), "--time", "60", "--cell-time", "2.5", "--memory", "768M"]
     folder = out / "results" / assignment.name
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while len(list(folder.glob("*.json"))) < 2 and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
     done = tree(folder)
     kept = {name for name in done if name.endswith(".json")}
     assert 2 <= len(kept) < 6
-    end = time.monotonic() + 10
-    while leftovers() and time.monotonic() < end:
-        time.sleep(0.1)
     assert not leftovers()
     assert main(command[3:]) == 0
     assert {name: tree(folder)[name] for name in kept} == {name: done[name] for name in kept}

@@ -7,7 +7,9 @@ import importlib
 import json
 import os
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -466,6 +468,41 @@ def test_the_command_says_what_is_wrong(
     command = ["grade", str(tmp_path), "--root", str(ROOT), "--assignment", "a01", *more]
     assert main(command) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("passed", "used", "waited", "counts"),
+    [
+        (10, 1, 0, 10),  # it sleeps
+        (10, 1, 8, 2),  # the machine is busy
+        (10, 1, 9.9, 2),  # very busy: a fifth of the clock
+        (10, 1, 90, 2),  # many threads wait
+        (10, 20, 400, 20),  # a swarm keeps both processors
+    ],
+)
+def test_what_a_notebook_waits_for_a_processor_is_not_its_time(
+    passed: float, used: float, waited: float, counts: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, scheduled = [50.0], [(3.0, 7.0)]
+    monkeypatch.setattr(sandbox.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sandbox, "scheduled", lambda pid: scheduled[0])
+    box = sandbox.Sandbox(SimpleNamespace(pid=1), Path(), {}, Limits())  # type: ignore[arg-type]
+    clock = sandbox.Clock(box)
+    now[0], scheduled[0] = 50 + passed, (3 + used, 7 + waited)
+    assert clock() == pytest.approx(counts)
+    scheduled[0] = (0.0, 0.0)  # the processes are gone
+    assert clock() == pytest.approx(counts)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+def test_processor_time_is_read() -> None:
+    before = sandbox.scheduled(os.getpid())
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    after = sandbox.scheduled(os.getpid())
+    assert after[0] >= before[0] + 0.2
+    assert after[1] >= before[1]
 
 
 def test_a_kernel_notices_that_nobody_waits_for_it() -> None:

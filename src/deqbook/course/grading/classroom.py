@@ -29,7 +29,7 @@ from deqbook.course.grading.files import replace
 from deqbook.course.grading.folder import Handed, Student
 from deqbook.course.grading.limits import Limits
 from deqbook.course.grading.release import released
-from deqbook.course.grading.sandbox import remove, require
+from deqbook.course.grading.sandbox import PATIENCE, remove, require
 from deqbook.course.grading.submission import Result, refused
 from deqbook.course.grading.worker import Job, line
 
@@ -222,7 +222,7 @@ class Crew:
         assert worker.stdin is not None  # both were asked for in `start`
         assert worker.stdout is not None
         limits = self.course.limits
-        patience = 3 * limits.time + 20 * limits.question + 120
+        patience = PATIENCE * (2 * limits.time + 20 * limits.question) + 120
         try:
             worker.stdin.write(line(job))
             worker.stdin.flush()

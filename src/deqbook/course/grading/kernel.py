@@ -15,12 +15,12 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from deqbook.course.grading.sandbox import Sandbox, sockets_ready
+from deqbook.course.grading.sandbox import Clock, Sandbox, sockets_ready
 
 #: Largest message that is received.
 LARGEST = 24 * 2**20
 #: How long a kernel may take to start, to give up a cell, to send what belongs to a reply.
-START, GRACE, ECHO = 60.0, 3.0, 4.0
+START, GRACE, ECHO = 120.0, 3.0, 20.0
 #: Kinds of output that are kept: none of them is code to a browser.
 KINDS = ("text/plain", "image/png", "image/jpeg")
 #: Longest text of one output, and largest picture, that are kept.
@@ -44,7 +44,7 @@ class Client:
     """One connection to one kernel."""
 
     def __init__(self, box: Sandbox):
-        self.box = box
+        self.box, self.spent = box, 0.0  # the seconds of all that was run
         self.session = Session(key=box.connection["key"].encode())
         self.context = zmq.Context()
         if not sockets_ready(box, START):
@@ -106,9 +106,16 @@ class Client:
     def run(self, code: str, seconds: float, output: int, private: str = "") -> Ran:
         """Run code; interrupt it when it takes too long or prints too much.
 
-        Raises `Lost` if the kernel dies, or does not give up.
+        Raises `Lost` if the kernel dies, or does not give up. The seconds are those of `Clock`.
         """
-        ran, spent, seen = Ran(), time.monotonic() + seconds, 0
+        clock = Clock(self.box)
+        try:
+            return self._run(code, seconds, output, private)
+        finally:
+            self.spent += clock()
+
+    def _run(self, code: str, seconds: float, output: int, private: str) -> Ran:
+        ran, clock, limit, seen = Ran(), Clock(self.box), seconds, 0
         request = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
         asked = self._send(self.shell, "execute_request", {**request, "stop_on_error": False})
         replied = idle = 0.0
@@ -122,13 +129,13 @@ class Client:
                 raise Lost(why)
             if not self.box.alive():
                 raise Lost(self.box.stopped or "the kernel ended itself")
-            if now > spent:
+            if now > clock.start + limit and clock() > limit:
                 if ran.trouble:
                     self.box.stop(ran.trouble)
                     raise Lost(ran.trouble)
                 ran.trouble = f"it ran longer than {seconds:.3g} s and was stopped"
                 self._send(self.control, "interrupt_request", {})
-                spent = now + GRACE
+                clock, limit = Clock(self.box), GRACE
             # iopub first: outputs come before the reply that ends the cell
             message = self._receive(self.iopub, 0.02 if replied else 0.05)
             if message is not None and parent(message) == asked:
@@ -139,7 +146,7 @@ class Client:
                 if seen > output and not ran.trouble:
                     ran.trouble = f"it printed more than {output / 2**20:.3g} MB and was stopped"
                     self._send(self.control, "interrupt_request", {})
-                    spent = now + GRACE
+                    clock, limit = Clock(self.box), GRACE
             if not replied:
                 message = self._receive(self.shell, 0)
                 if message is not None and parent(message) == asked:

@@ -10,7 +10,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one submission; seconds and bytes."""
+    """The limits of one submission; seconds, as `Clock` counts them, and bytes."""
 
     time: float = 600.0  # all cells together, and again for all questions of the judge
     cell: float = 120.0

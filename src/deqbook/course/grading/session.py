@@ -7,7 +7,6 @@ kernel runs the others again, without it. The same holds for a function that the
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -55,29 +54,28 @@ class Session:
 
     def run(self) -> None:
         """Run all cells, each with its limit, and all within the limit of the notebook."""
-        self._run(time.monotonic() + self.limits.time)
-
-    def _run(self, deadline: float) -> None:
+        left = self.limits.time
         while True:
             try:
-                self._attempt(deadline)
+                self._attempt(left)
                 return
             except Lost as lost:
+                left -= self._client.spent if self._client is not None else 0.0
                 self._end()
                 self._chances -= 1
-                if self._chances < 0 or time.monotonic() > deadline:
+                if self._chances < 0 or left <= 0:
                     for number in range(len(self.cells)):
                         self.ran.setdefault(number, Ran(trouble=f"it was not run, because {lost}"))
                     raise
 
-    def _attempt(self, deadline: float) -> None:
-        """Run what is not yet known to be fatal, in one kernel."""
+    def _attempt(self, seconds: float) -> None:
+        """Run what is not yet known to be fatal, in one kernel, for so long."""
         self._start()
         assert self._client is not None  # started above
         for number, cell in enumerate(self.cells):
             if number in self._skip or not cell.source.strip():
                 continue
-            left = deadline - time.monotonic()
+            left = seconds - self._client.spent
             if left <= 0:
                 late = f"it was not run: the notebook had used its {self.limits.time:.4g} s"
                 self.ran.setdefault(number, Ran(trouble=late))
@@ -108,7 +106,7 @@ class Session:
         """Run the judge's code, in a fresh kernel if the last one is gone."""
         if self._client is None or not self._client.box.alive():
             try:
-                self._run(time.monotonic() + self.limits.time)
+                self.run()
             except Lost as lost:
                 sentence = f"The notebook could not be run: {lost}."
                 raise ProbeError(sentence, "the notebook does not run") from None
