@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -74,3 +75,19 @@ def jacobian(mine: a01.Mine) -> np.ndarray:
     for _ in range(3000):
         z = np.tanh(mine.V @ z + mine.v)
     return (1 - z**2)[:, None] * mine.V
+
+
+def test_pivoting_takes_a_while_and_the_rule_matters() -> None:
+    """Else a check on the student's own network would see no difference."""
+    verify = load(ASSIGNMENTS, "a01").module
+    for mine in (a01.instance(student) for student in STUDENTS):
+        path = verify.least_index_path(mine.P, mine.p)
+        assert len(path) >= 6
+        assert all_principal_minors(np.eye(5) - mine.P) > 0
+        turned = verify.least_index_path(mine.P[::-1, ::-1], mine.p[::-1])  # the largest index
+        assert [tuple(sorted(4 - i for i in one)) for one in turned] != path
+
+
+def all_principal_minors(M: np.ndarray) -> float:
+    sets = [S for size in range(1, 6) for S in combinations(range(5), size)]
+    return min(float(np.linalg.det(M[np.ix_(S, S)])) for S in sets)

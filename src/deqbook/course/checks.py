@@ -30,6 +30,11 @@ class Place:
         return f"“{self.title}”, {os.environ.get(SITE, '')}{address}"
 
 
+#: What a check says that sees no fault: of a function, and of an answer that is the student's own.
+FUNCTION = "nothing wrong here. It will be marked with other inputs."
+VALUE = "the form is right. Whether the answer is, the marking will see; this does not look."
+
+
 class Fault(Exception):
     """What is wrong with an answer, and where the book explains it."""
 
@@ -64,7 +69,7 @@ class Checker:
         except Exception as error:  # the student's own function raised it
             print(f"✗ {task}: your code raised {type(error).__name__}: {error}")
         else:
-            print(f"✓ {task}: nothing wrong here. The marks come from other numbers.")
+            print(f"✓ {task}: {FUNCTION if callable(answer) else VALUE}")
 
 
 def array(answer: object, shape: tuple[int, ...], what: str) -> np.ndarray:
@@ -89,3 +94,23 @@ def array(answer: object, shape: tuple[int, ...], what: str) -> np.ndarray:
 def number(answer: object, what: str) -> float:
     """Return an answer as one finite number, or say why it is none."""
     return float(array(answer, (), what))
+
+
+def between(
+    answer: object, value: float, widest: float, read: Place | None = None
+) -> tuple[float, float]:
+    """Return an interval that holds a student's own estimate and is not too wide, or say why not.
+
+    Ends that were computed as an estimate ± half the width are a rounding error apart from it.
+
+    >>> between((0.82 - 0.01, 0.82 + 0.01), 0.82, 0.02)[0] < 0.82
+    True
+    """
+    if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
+        raise Fault("the interval should be a pair, (low, high).", read)
+    low, high = (float(end) for end in array(answer, (2,), "the interval"))
+    if not low < value < high:
+        raise Fault("the interval should have your own estimate in its inside.")
+    if high - low > widest * (1 + 1e-9):
+        raise Fault(f"the interval is {high - low:.3g} wide; {widest} is allowed.", read)
+    return low, high

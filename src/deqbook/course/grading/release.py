@@ -196,7 +196,7 @@ def secrets_of(assignment: Assignment, verifiers: str) -> list[str]:
                     hidden.append(line.strip())
     hidden += [line.strip() for line in verifiers.splitlines()]
     open_text = "\n".join(cell.source for cell in released(assignment).cells)
-    common = ("from ", "import ", "def ", "class ", "except ", "@")
+    common = ("from ", "import ", "def ", "class ", "except ", "@", ") ->")
     return sorted(
         line
         for line in set(hidden)
