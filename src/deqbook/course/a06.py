@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from deqbook.course.checks import Checker, Fault, Place, array, number
+from deqbook.course.checks import Checker, Fault, Place, array, between, number
 from deqbook.course.instance import NOBODY, Draw, Instance
 
 __all__ = ["Mine", "check", "instance"]
@@ -24,7 +24,7 @@ BALL = Place(PAGE_A, "sec-6a-complexity", "Rademacher complexity: can the class 
 DEVIATION = Place(PAGE_A, "sec-6a-deviation", "From the sample to the distribution")
 BOUND = Place(PAGE_B, "sec-6b-theorem", "The theorem, with its constants")
 METER = Place(PAGE_B, "sec-6b-meter", "The vacuousness meter")
-LABELS = Place(PAGE_B, "sec-6b-labels", "True labels and coins")
+COVERS = Place(PAGE_B, "sec-6b-covers", "What the probability covers")
 #: Tasks 3 and 4: how near an estimate has to be, how wide an interval may be.
 POWER_ERROR, POWER_WIDTH, SHARE_ERROR, SHARE_WIDTH = 0.01, 0.03, 0.01, 0.03
 #: Task 4: the width that the union bound gives. Task 5: the factor that is claimed to be enough.
@@ -110,7 +110,7 @@ def check_norm(answer: Callable[..., Any], mine: Mine) -> None:
     x, y = np.array([0.0, 1.0, 2.0]), np.array([1.0, -1.0, 0.5])
     turn = [1, 2, 0]
     if abs(number(answer(x, y), "B²") - number(answer(x[turn], y[turn]), "B²")) > 1e-9:
-        raise Fault("the same sample in another order gives another norm. Must it?", LABELS)
+        raise Fault("the same sample in another order gives another norm. Must it?", BOUND)
 
 
 def check_certificate(answer: Callable[..., Any], mine: Mine) -> None:
@@ -123,6 +123,15 @@ def check_certificate(answer: Callable[..., Any], mine: Mine) -> None:
         raise Fault(
             "for one sample y = 0.5 and one kernel (1, 1): B = 0.5, so j = 0 and the radius is 1. "
             "With tr H = 1 and δ = 0.05 the bound can be worked out by hand, and is another one.",
+            BOUND,
+        )
+    x, y = np.array([0.0, 2 * np.log(2.0)]), np.array([1.0, 1.0])
+    radius = 8.0  # H = 0.04 [[1, ½], [½, 1]], so B² = 100/3 and B = 5.77: j = 3
+    by_hand = radius * np.sqrt(0.08) + 3 * np.sqrt(np.log(40 / 0.05) / 4)
+    if abs(number(answer(x, y, [(0.04, 2.0)], 0.05)[0], "the bound") - by_hand) > 1e-9:
+        raise Fault(
+            "for x = (0, 2 log 2), y = (1, 1) and the one kernel (0.04, 2): H has 0.04 on its "
+            "diagonal and 0.02 beside it, B = 5.77 and j = 3. Your bound is another one.",
             BOUND,
         )
     small = number(answer(mine.x, mine.y, mine.kernels[:1], 0.05)[0], "the bound")
@@ -144,15 +153,6 @@ def check_own(answer: object, mine: Mine) -> None:
         raise Fault("at 1 or more a bound says nothing; your sample allows a better one.", BOUND)
 
 
-def between(answer: object, value: float, width: float, read: Place) -> None:
-    """Look at an interval: its width, and that it holds the student's own value."""
-    low, high = array(answer, (2,), "the interval")
-    if not low < value < high:
-        raise Fault("the interval should have your estimate in its inside.")
-    if high - low > width * (1 + 1e-9):
-        raise Fault(f"the interval is {high - low:.3f} wide; {width} is allowed.", read)
-
-
 def check_power(answer: object, mine: Mine) -> None:
     """Task 3: the form only; whether the number is right is the question."""
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
@@ -170,9 +170,9 @@ def check_reuse(answer: object, mine: Mine) -> None:
     coverage, width = number(answer[0], "coverage"), number(answer[2], "width_fair")
     if not 0 <= coverage <= 1:
         raise Fault("a coverage is a share of all test sets, between 0 and 1.", BEAT)
-    between(answer[1], coverage, SHARE_WIDTH, BEAT)
+    between(answer[1], coverage, SHARE_WIDTH, COVERS)
     if width <= np.sqrt(np.log(1 / 0.05) / (2 * mine.pictures)):
-        raise Fault("width_fair is not wider than the width for one fixed model.", BEAT)
+        raise Fault("width_fair is not wider than the width for one fixed model.", COVERS)
 
 
 def check_union(answer: object, mine: Mine) -> None:
