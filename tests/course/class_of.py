@@ -87,6 +87,8 @@ def written(value: Any) -> str:
     """Return a result as a student would type it."""
     if isinstance(value, tuple):
         return f"({', '.join(written(one) for one in value)},)"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {written(one)}' for key, one in value.items())}}}"
     return repr(value.tolist() if hasattr(value, "tolist") else value)
 
 
