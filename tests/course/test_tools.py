@@ -8,6 +8,8 @@ import json
 import os
 import re
 import time
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +74,12 @@ def test_the_examples_run(path: Path) -> None:
 )
 def test_values_survive(value: object) -> None:
     assert codec.loads(codec.dumps(value)) == value
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 4), Decimal("0.25")])
+def test_other_kinds_of_numbers_are_sent_as_floats(value: object) -> None:
+    assert codec.loads(codec.dumps(value)) == 0.25
+    assert codec.loads(codec.dumps(np.int64(3))) == 3
 
 
 @pytest.mark.parametrize("dtype", [float, int, bool, complex, np.float32, ">i4"])

@@ -7,8 +7,10 @@ numpy alone. What comes back is read strictly: known tags, known kinds of number
 from __future__ import annotations
 
 import base64
+import decimal
 import json
 import math
+import numbers
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,8 @@ def encode(value: Any, depth: int = 0) -> Any:
         return {"t": "complex", "v": [encode(value.real), encode(value.imag)]}
     if isinstance(value, np.generic):
         return encode(value.item(), depth + 1)
+    if isinstance(value, (numbers.Real, decimal.Decimal)):  # a fraction, say
+        return encode(float(value), depth + 1)
     if isinstance(value, Code):
         names = {name: encode(one, depth + 1) for name, one in value.names.items()}
         return {"t": "code", "v": value.source, "names": names}
