@@ -93,5 +93,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PYTHON) || "$(BASE_PYTHON)" -m venv $(VENV)
 	@test "$(TORCH)" != cpu || $(CPU_TORCH)
 	@$(PIP) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) -c constraints.txt -e ".[book,test]"
+	@$(PIP) -c constraints.txt -e ".[book,course,test]"
 	@printf '%s' "$(CURDIR)" > $@

@@ -183,7 +183,7 @@ def secrets_of(assignment: Assignment, verifiers: str) -> list[str]:
     """Return the lines that must be in nothing that is released: solutions, rubrics, verifiers.
 
     Lines that also stand in the open, in the task's own text or in a signature, are no secret, nor
-    are imports.
+    are imports and the heads of loops.
     """
     hidden: list[str] = []
     for cell in assignment.master.cells:
@@ -196,7 +196,7 @@ def secrets_of(assignment: Assignment, verifiers: str) -> list[str]:
                     hidden.append(line.strip())
     hidden += [line.strip() for line in verifiers.splitlines()]
     open_text = "\n".join(cell.source for cell in released(assignment).cells)
-    common = ("from ", "import ", "def ", "class ", "except ", "@", ") ->")
+    common = ("from ", "import ", "def ", "class ", "except ", "for ", "@", ") ->")
     return sorted(
         line
         for line in set(hidden)
