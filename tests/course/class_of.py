@@ -19,7 +19,7 @@ from nbformat import NotebookNode
 
 from deqbook.course.grading.assignment import Assignment, identity, read_module
 from deqbook.course.grading.release import instructors, released
-from deqbook.course.grading.sandbox import NoSandbox, require
+from deqbook.course.grading.sandbox import NoSandbox, package_folder, require
 from deqbook.course.grading.verdict import Wrong
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -345,13 +345,33 @@ def leftovers(seconds: float = 60) -> list[str]:
 
 
 def sandboxed() -> list[str]:
-    """Return the processes of sandboxes that are there now."""
+    """Return the processes of sandboxes that are there now, and are of this copy of the package.
+
+    Somebody else may grade, or test another copy, on the same machine at the same time.
+    """
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            told = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-        except OSError:
+        line = lineage(int(pid))
+        if not line or not any(b"deqbook.course.grading." in word for word in line[0]):
             continue
-        if b"deqbook.course.grading." in told:
-            found.append(f"{pid} {told[:200]!r}")
+        boxes = [words for words in line if b"--ro-bind" in words]
+        if boxes:
+            ours = any(os.fsencode(package_folder()) in words for words in boxes)
+        else:  # a process that grades, or a kernel without a sandbox
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/cwd") != os.getcwd():
+                    continue
+            ours = True
+        if ours:
+            found.append(f"{pid} {line[0]!r}"[:300])
+    return found
+
+
+def lineage(pid: int) -> list[list[bytes]]:
+    """Return the command of a process, and those of its parents, as far as they are still there."""
+    found: list[list[bytes]] = []
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        while pid > 1:
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return found
