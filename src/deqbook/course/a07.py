@@ -227,13 +227,12 @@ def adam(
     """Return the weights after one step of Adam; ``memory`` is a dictionary, empty at first."""
     t = memory["t"] = memory.get("t", 0) + 1
     new = {}
-    for name, weight in weights.items():
+    for name, g in gradients.items():
         first, second = memory.get(name, (0.0, 0.0))
-        g = gradients[name]
         first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
         memory[name] = first, second
         step = first / (1 - 0.9**t) / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
-        new[name] = weight - rate * step
+        new[name] = weights[name] - rate * step
     return new
 
 
