@@ -172,6 +172,12 @@ EXTRA = {
         "        b = os.urandom(150 * 10**6)\n        time.sleep(60)\ntime.sleep(5)",
         "of memory|ran longer than",
     ),
+    "late": (
+        # Memory that is taken when other cells run, or the judge asks: they are not to blame.
+        "import os, time\nfor wait in (0.2, 0.7, 1.2):\n    if os.fork() == 0:\n"
+        "        time.sleep(wait)\n        b = os.urandom(400 * 10**6)\n        time.sleep(60)",
+        "",
+    ),
     "exit": ("import sys\nsys.exit(3)", "SystemExit"),
     "killed": ("import os\nos.kill(os.getpid(), 9)", "the kernel ended itself"),
     "flood": ("while True:\n    print('x' * 10_000)", "Cell number"),

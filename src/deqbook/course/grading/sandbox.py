@@ -191,6 +191,8 @@ class Sandbox:
     connection: dict[str, Any]
     limits: Limits
     stopped: str = ""
+    #: When it was stopped for its memory: who had how much, by the second it was born (`uptime`).
+    heavy: list[tuple[float, int]] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
 
     def alive(self) -> bool:
@@ -211,6 +213,7 @@ class Sandbox:
         """Stop the sandbox when all of it together takes too much memory or disk."""
         while not self._over.wait(0.1) and self.alive():
             if resident(self.process.pid) > self.limits.memory:
+                self.heavy = births(self.process.pid)
                 self.stop(f"it used more than {self.limits.memory / 2**30:.2g} GB of memory")
             elif folder_size(self.shared) > self.limits.scratch:
                 self.stop("it wrote too much to disk")
@@ -260,6 +263,22 @@ def scheduled(pid: int) -> tuple[float, float]:
                 text = Path(f"/proc/{one}/task/{task}/schedstat").read_text()
                 waited += int(text.split()[1]) / 1e9
     return used, waited
+
+
+def uptime() -> float:
+    """Return the seconds since the machine was started, by which processes are dated."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def births(pid: int) -> list[tuple[float, int]]:
+    """Return when a process and all that it started were born, and their memory in bytes."""
+    found, tick, page = [], os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    for one in children(pid):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            born = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[19]
+            pages = Path(f"/proc/{one}/statm").read_text().split()[1]
+            found.append((int(born) / tick, int(pages) * page))
+    return found
 
 
 def children(pid: int) -> list[int]:

@@ -7,14 +7,14 @@ kernel runs the others again, without it. The same holds for a function that the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
 from deqbook.course.grading.kernel import Client, Lost, Ran
 from deqbook.course.grading.limits import Limits
 from deqbook.course.grading.probe import ProbeError
-from deqbook.course.grading.sandbox import kernel
+from deqbook.course.grading.sandbox import kernel, uptime
 
 #: How many fresh kernels one submission gets after its first.
 SECOND_CHANCES = 4
@@ -37,6 +37,9 @@ class Session:
     trust: bool = False
     ran: dict[int, Ran] = field(default_factory=dict)
     _skip: set[int] = field(default_factory=set)
+    _began: dict[int, float] = field(
+        default_factory=dict
+    )  # when each cell of this kernel was begun
     _chances: int = SECOND_CHANCES
     _client: Client | None = None
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -72,6 +75,7 @@ class Session:
         """Run what is not yet known to be fatal, in one kernel, for so long."""
         self._start()
         assert self._client is not None  # started above
+        self._began = {}
         for number, cell in enumerate(self.cells):
             if number in self._skip or not cell.source.strip():
                 continue
@@ -80,17 +84,21 @@ class Session:
                 late = f"it was not run: the notebook had used its {self.limits.time:.4g} s"
                 self.ran.setdefault(number, Ran(trouble=late))
                 continue
+            self._began[number] = uptime()
             try:
                 found = self._client.run(
                     cell.source, min(self.limits.cell, left), self.limits.output
                 )
             except Lost as lost:
-                self._skip.add(number)
-                self.ran[number] = Ran(trouble=str(lost))
+                self._leave_out(parent_of_most(self._client.box.heavy, self._began), lost)
                 raise
             self.ran.setdefault(number, found)
             if found.trouble:  # stopped once, it would be stopped again
                 self._skip.add(number)
+
+    def _leave_out(self, number: int, lost: Lost) -> None:
+        self._skip.add(number)
+        self.ran[number] = Ran(trouble=str(lost))
 
     def _start(self) -> None:
         self._end()
@@ -111,10 +119,35 @@ class Session:
                 sentence = f"The notebook could not be run: {lost}."
                 raise ProbeError(sentence, "the notebook does not run") from None
         assert self._client is not None  # started above
+        question = len(self.cells)
+        self._began[question] = uptime()
         try:
             limit = self.limits.question if seconds is None else min(seconds, self.limits.question)
             return self._client.run(code, limit, self.limits.output, private)
         except Lost as lost:
+            guilty = parent_of_most(self._client.box.heavy, self._began)
             self._end()
             self._chances -= 1
+            if guilty != question and self._chances >= 0:  # a process that a cell left behind
+                self._leave_out(guilty, lost)
+                return self.ask(code, seconds, private)
             return Ran(trouble=str(lost))
+
+
+def parent_of_most(heavy: Sequence[tuple[float, int]], began: Mapping[int, float]) -> int:
+    """Return the cell that ended a kernel: the last one, unless memory went to processes of others.
+
+    ``heavy`` are the second of birth and the memory of every process, ``began`` when each cell was
+    begun. The kernel itself was born before all cells; what it has is the last one's.
+
+    >>> parent_of_most([], {3: 10.0, 4: 20.0})
+    4
+    >>> parent_of_most([(1.0, 100), (12.0, 600), (13.0, 600)], {3: 10.0, 4: 20.0})
+    3
+    """
+    last = max(began)
+    sums = dict.fromkeys(began, 0)
+    for born, size in heavy:
+        before = [number for number, start in began.items() if start <= born + 0.02]
+        sums[max(before) if before else last] += size
+    return max(sums, key=lambda number: (sums[number], number))
