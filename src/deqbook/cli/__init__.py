@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from deqbook import __version__
-from deqbook.cli import assignments, build, grade, pdf, reproduce, verify
+from deqbook.cli import assignments, build, grade, pdf, reproduce, teeth, verify
 
 __all__ = ["main"]
 
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"deqbook {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (verify, build, pdf, reproduce, assignments, grade):
+    for module in (verify, teeth, build, pdf, reproduce, assignments, grade):
         module.add_parser(commands)
     args = parser.parse_args(argv)
     return int(args.run(args))

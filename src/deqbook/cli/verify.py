@@ -18,7 +18,7 @@ from deqbook import __version__
 if TYPE_CHECKING:
     from deqbook.claims.registry import Claim, Verdict
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "choose", "run", "seeds"]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,7 +35,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="append",
         help="only this chapter, e.g. 01a_contraction; may be repeated",
     )
-    parser.add_argument("--seeds", type=int, default=5, help="seeds 0…N-1 (default 5)")
+    parser.add_argument(
+        "--seeds",
+        type=seeds,
+        default=range(5),
+        metavar="N | A-B,…",
+        help="how many, from 0 on (default 5), or which: 0-4,100-104",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
     parser.add_argument(
@@ -48,6 +54,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
+def seeds(text: str) -> list[int]:
+    """Read seeds: a number of them, ``5``, or ranges and single ones, ``0-4,100-104`` or ``7,``.
+
+    >>> seeds("3"), seeds("0-1,100-102"), seeds("7,")
+    ([0, 1, 2], [0, 1, 100, 101, 102], [7])
+    """
+    try:
+        if text.isdecimal():
+            found = list(range(int(text)))
+        else:
+            ends = [part.partition("-") for part in text.split(",") if part]
+            found = [s for a, dash, b in ends for s in range(int(a), int(b if dash else a) + 1)]
+    except ValueError:
+        found = []
+    if not found or len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no seeds, or one twice; write 5 for 0…4, or 0-4,100-104."
+        )
+    return found
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit status."""
     # Imported here so that `deqbook --help` does not wait for torch.
@@ -56,19 +83,19 @@ def run(args: argparse.Namespace) -> int:
 
     registry = load_chapters()
     try:
-        chosen = _choose(registry, args.claims, args.chapter)
+        chosen = choose(registry, args.claims, args.chapter)
     except LookupError as error:
         print(f"deqbook verify: {error}", file=sys.stderr)
         return 2
     if args.list:
         return _print_list(chosen, as_json=args.json)
-    if args.seeds < 1 or args.jobs < 1:
-        print("deqbook verify: --seeds and --jobs must be at least 1.", file=sys.stderr)
+    if args.jobs < 1:
+        print("deqbook verify: --jobs must be at least 1.", file=sys.stderr)
         return 2
     started = time.perf_counter()
     verdicts: list[Verdict] = []
     ids = [c.id for c in chosen]
-    workers = min(args.jobs, len(ids) * args.seeds)
+    workers = min(args.jobs, len(ids) * len(args.seeds))
     # "spawn": a forked child of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context) if workers > 1 else None
@@ -87,10 +114,10 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join([*lines, f"{len(lines)} differences from {args.against.name}."]))
         return 1 if lines else 0
     if args.json:
-        document = {"version": __version__, "seeds": args.seeds, "seconds": round(seconds, 1)}
+        document = {"version": __version__, "seeds": list(args.seeds), "seconds": round(seconds, 1)}
         print(json.dumps({**document, "claims": rows}, ensure_ascii=False, indent=1))
     else:
-        _print_ledger(verdicts, args.seeds, seconds)
+        _print_ledger(verdicts, len(args.seeds), seconds)
     return 0 if all(v.ok for v in verdicts) else 1
 
 
@@ -131,7 +158,8 @@ def _between(where: str, a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
                 yield f"{where}{part}: {m['name']}: {m['hex']} → {n['hex']}"
 
 
-def _choose(registry: dict[str, Claim], ids: list[str], chapters: list[str] | None) -> list[Claim]:
+def choose(registry: dict[str, Claim], ids: list[str], chapters: list[str] | None) -> list[Claim]:
+    """Return the claims named, or all, of these chapters; ``LookupError`` if there is none."""
     unknown = [i for i in ids if i not in registry]
     if unknown:
         raise LookupError(f"no such claim: {', '.join(unknown)}. See deqbook verify --list.")
@@ -158,6 +186,10 @@ def _print_list(claims: list[Claim], *, as_json: bool) -> int:
     return 0
 
 
+def _standing(verdict: Verdict) -> str:
+    return verdict.claim.standing if verdict.ok else verdict.status
+
+
 def _print_ledger(verdicts: list[Verdict], seeds: int, seconds: float) -> None:
     width = max(len(v.claim.id) for v in verdicts)
     for v in verdicts:
@@ -165,8 +197,8 @@ def _print_ledger(verdicts: list[Verdict], seeds: int, seconds: float) -> None:
         total = sum(len(e.controls) for e in v.evidence)
         slack = f"{v.slack:9.3g}" if v.status != "uncheckable" else "        –"
         print(
-            f"{v.claim.id:{width}}  {v.status:11} slack {slack}  controls broken {broken}/{total}"
-            f"  {v.seconds:6.1f} s  {v.claim.title}"
+            f"{v.claim.id:{width}}  {_standing(v):14} slack {slack}"
+            f"  controls broken {broken}/{total}  {v.seconds:6.1f} s  {v.claim.title}"
         )
         if not v.ok:
             for e in v.evidence:

@@ -1,0 +1,108 @@
+"""``deqbook teeth``: plant bugs and count which claims notice them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_parser", "run"]
+
+LOG = Path("_build") / "teeth" / "log.jsonl"
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "teeth",
+        help="plant bugs and count which claims notice them",
+        description="Mutation testing of the claims. For each claim, bugs are planted into the "
+        "functions that run under it, one at a time, and the claim is run on a seed. An "
+        "interrupted run goes on where it was.",
+    )
+    parser.add_argument("claims", nargs="*", metavar="CLAIM", help="ids; none: all claims")
+    parser.add_argument("--chapter", action="append", help="only this chapter; may be repeated")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the claims (default 0)")
+    parser.add_argument("--sample", default="0", help="a word that the sample is drawn by")
+    parser.add_argument("--computation", type=int, default=12, metavar="N", help="bugs in code")
+    parser.add_argument("--statement", type=int, default=8, metavar="N", help="errors in bounds")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--log", type=Path, default=LOG, help=f"where to go on (default {LOG})")
+    parser.add_argument("--receipt", type=Path, metavar="FILE", help="enter the counts into FILE")
+    parser.add_argument("--quiet", action="store_true", help="counts alone, no survivors")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return the exit status."""
+    if sys.version_info < (3, 11) or not hasattr(os, "fork"):
+        print("deqbook teeth: needs Python 3.11 or newer, and fork (Linux).", file=sys.stderr)
+        return 2
+    # A forked child of a process with threads may hang: one thread, from the first import on.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    from deqbook.claims.registry import load_chapters
+    from deqbook.cli.verify import choose
+    from deqbook.teeth import survey
+
+    torch.set_num_threads(1)
+    try:
+        chosen = choose(load_chapters(), args.claims, args.chapter)
+    except LookupError as error:
+        print(f"deqbook teeth: {error}", file=sys.stderr)
+        return 2
+    ids = [c.id for c in chosen if c.body is not None]
+    width = max((len(i) for i in ids), default=0)
+    started, kept, failed = time.perf_counter(), {}, 0
+    for claim_id in ids:
+        try:
+            (report,) = survey.survey(
+                [claim_id],
+                sample=args.sample,
+                each=(args.computation, args.statement),
+                seed=args.seed,
+                jobs=args.jobs,
+                log=args.log,
+            )
+        except ValueError as error:
+            print(f"{claim_id:{width}}  {error}", flush=True)
+            failed += 1
+            continue
+        kept[claim_id] = report.as_json()
+        print(f"{claim_id:{width}}  {_counts(kept[claim_id])}  {report.seconds:6.1f} s", flush=True)
+        if not args.quiet:
+            for f in report.survivors:
+                why = f" [{f.excuse.reason}]" if f.excuse else ""
+                print(f"    {f.kind}: {f.place}, line {f.line}: {f.change}{why}", flush=True)
+    total = survey.totals(kept.values())
+    print(f"{len(kept)} claims: {_counts(total)}; {time.perf_counter() - started:.0f} s.")
+    if args.receipt is not None:
+        _enter(args.receipt, kept, args)
+    return 1 if failed else 0
+
+
+def _counts(row: dict[str, Any]) -> str:
+    parts = []
+    for kind in ("computation", "statement"):
+        caught, planted, equivalent = row[kind]
+        also = f" (+{equivalent} equivalent)" if equivalent else ""
+        parts.append(f"{kind} {caught}/{planted}{also}")
+    return ", ".join(parts)
+
+
+def _enter(file: Path, kept: dict[str, Any], args: argparse.Namespace) -> None:
+    """Enter the reports into a file that may hold others."""
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"claims": {}}
+    settings = {
+        "sample": args.sample,
+        "seed": args.seed,
+        "each": {"computation": args.computation, "statement": args.statement},
+    }
+    claims = dict(sorted((before["claims"] | kept).items()))
+    text = json.dumps({**settings, "claims": claims}, ensure_ascii=False, indent=1)
+    file.write_text(text + "\n", encoding="utf-8")
