@@ -12,6 +12,7 @@ from . import regularize as regularize
 from . import runtime as runtime
 from . import solvers as solvers
 from . import splitting as splitting
+from . import typeset as typeset
 from . import viz as viz
 from . import wellposed as wellposed
 from ._version import __version__ as __version__

@@ -314,8 +314,8 @@ def test_a_control_may_say_that_it_measures_another_thing() -> None:
     evidence = check(one.id)
     assert evidence.status == "holds"
     assert evidence.controls[0].measurements[0].name == "size of x²"
-    for text in (str(evidence), evidence._repr_html_()):
-        assert "size of x⁴" in text
+    assert "size of x⁴" in str(evidence)
+    assert "size of <i>x</i><sup>4</sup>" in evidence._repr_html_()
 
 
 @pytest.mark.usefixtures("empty")
@@ -334,7 +334,7 @@ def test_a_page_checks_its_own_claims_only() -> None:
 
 
 def test_every_statement_of_a_written_chapter_has_exactly_one_claim() -> None:
-    claims = load_chapters().values()
+    claims = [one for one in load_chapters().values() if not one.id.startswith("book.")]
     assert CHAPTER in {one.chapter for one in claims}
     for number in {int(one.chapter[:2]) for one in claims}:  # a chapter may have several pages
         wanted = [s.id for s in statements() if s.chapter == number]
@@ -345,11 +345,14 @@ def test_claims_and_statements_fit_together() -> None:
     chapters = {s.id: s.chapter for s in statements()}
     assert len(chapters) == len(statements()) == 149
     for one in load_chapters().values():
-        assert one.id in chapters, f"{one.id} is not in statements.csv"
-        assert int(one.chapter[:2]) == chapters[one.id], one.id
+        if one.id.startswith("book."):
+            assert one.id == f"book.{one.ref}"
+        else:
+            assert one.id in chapters, f"{one.id} is not in statements.csv"
+            assert int(one.chapter[:2]) == chapters[one.id], one.id
         assert one.title
         assert one.ref
-        assert (one.body is None) == bool(one.reason)
+        assert (one.body is None) == (one.standing == "not checkable")
         if one.body is not None:
             assert one.controls, f"{one.id} has no control"
             assert all(c.broken for c in one.controls)
@@ -390,7 +393,8 @@ def test_a_wrong_sign_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         return (1 - self.mu) * eye + self.A.mT @ self.A + self.B - self.B.mT
 
     monkeypatch.setattr(MonDEQ, "W", property(wrong))
-    assert failing("nguyen2022.proposition1") == {"λ_min(I - sym W) - μ"}
+    modulus = {"random A: λ_min(I - sym W) ÷ μ", "singular A: λ_min(I - sym W)"}
+    assert failing("nguyen2022.proposition1") == modulus
     assert check("nguyen2022.proposition1").status == "fails"
 
 

@@ -7,6 +7,7 @@ what the page depends on.
 """
 
 from deqbook.claims.registry import (
+    STANDINGS,
     Chapter,
     Claim,
     Evidence,
@@ -21,6 +22,7 @@ from deqbook.claims.registry import (
     equal,
     find,
     given,
+    headline,
     seen,
     verify,
     within,
@@ -28,6 +30,7 @@ from deqbook.claims.registry import (
 from deqbook.claims.statements import Statement, statements
 
 __all__ = [
+    "STANDINGS",
     "Chapter",
     "Claim",
     "Evidence",
@@ -43,6 +46,7 @@ __all__ = [
     "equal",
     "find",
     "given",
+    "headline",
     "seen",
     "statements",
     "verify",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import importlib
 import importlib.util
 import inspect
@@ -19,10 +18,12 @@ from typing import Any
 
 import torch
 
+from deqbook.claims.panel import panel
 from deqbook.claims.statements import source_of
 from deqbook.runtime import generator
 
 __all__ = [
+    "STANDINGS",
     "Chapter",
     "Claim",
     "Control",
@@ -39,6 +40,7 @@ __all__ = [
     "equal",
     "find",
     "given",
+    "headline",
     "load_chapters",
     "seen",
     "verify",
@@ -52,6 +54,7 @@ class Measurement:
 
     ``theorem`` says whether the bound is the statement's own; a tolerance of a solver is not, and
     does not count as slack. ``shown`` is the name to print, where a control measures another thing.
+    ``headline`` marks the inequality that the statement is about; see :func:`headline`.
 
     >>> m = Measurement("norm of W", 0.5, "≤", 2.0)
     >>> print(m, m.holds, m.slack)
@@ -67,6 +70,7 @@ class Measurement:
     tol: float = 0.0
     theorem: bool = True
     shown: str = ""
+    headline: bool = False
 
     def called(self, words: Mapping[str, str]) -> Measurement:
         """Return the same measurement under a name in which these words are replaced."""
@@ -167,6 +171,17 @@ def seen(name: str, value: float, relation: str, bound: float) -> Measurement:
     return Measurement(name, float(value), relation, float(bound), theorem=False)
 
 
+def headline(measurement: Measurement) -> Measurement:
+    """Mark what the statement is about: the ledger shows the slack of the headlines, no other.
+
+    A claim with a single bound of the theorem need not say so; one with several must.
+
+    >>> headline(at_most("‖e(t)‖² ÷ bound", 0.5, 1.0)).headline
+    True
+    """
+    return replace(measurement, headline=True)
+
+
 @dataclass(frozen=True)
 class Trial:
     """What a claim is given: a ``seed`` and its generator ``g``, made when first asked for.
@@ -183,6 +198,17 @@ class Trial:
         """The trial's own generator."""
         return generator(self.seed)
 
+
+STANDINGS = {
+    "holds": "the statement is checked, hypotheses and conclusion",
+    "partly": "a part of the statement is checked, or a part of it does not come out",
+    "not reproduced": "what is printed did not come out at the size run here",
+    "quoted": "checked on instances; the proof is the source's and is not repeated in the book",
+    "definition": "it names something; the check shows that the name is well given",
+    "not checkable": "no finite experiment can decide it",
+}
+"""What a run in which every measurement holds and every control breaks says of a statement."""
+UNEXPLAINED = frozenset({"holds", "definition"})
 
 Body = Callable[..., Iterable[Measurement]]
 """A function of a trial, and of keywords whose defaults are the hypotheses of the statement."""
@@ -208,8 +234,10 @@ class Claim:
     """A statement of the literature, as something that runs.
 
     ``body`` makes the measurements (``None``: no finite experiment can, and ``reason`` says why),
-    ``chapter`` and ``ref`` are the page and the label of the statement there. A page declares
-    claims through :func:`chapter`.
+    ``chapter`` and ``ref`` are the page and the label of the statement there. ``standing`` says
+    what a run in which everything holds shows of the statement, one of ``STANDINGS``; if that
+    is less than the statement, ``reason`` says what is missing. A page declares claims through
+    :func:`chapter`.
 
     >>> def contracts(trial, gamma=0.5):
     ...     yield at_most("factor", gamma, 1.0)
@@ -225,7 +253,19 @@ class Claim:
     ref: str
     body: Body | None
     reason: str = ""
+    standing: str = "holds"
     controls: list[Control] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.standing not in STANDINGS:
+            raise ValueError(
+                f"the standing of {self.id} is {self.standing!r}; known: {sorted(STANDINGS)}."
+            )
+        if (self.standing in UNEXPLAINED) == bool(self.reason):
+            raise ValueError(
+                f"{self.id} stands as {self.standing!r} with the reason {self.reason!r}: a reason "
+                f"goes with every standing but {', '.join(sorted(UNEXPLAINED))}."
+            )
 
     @property
     def source(self) -> str:
@@ -300,13 +340,17 @@ class Chapter:
     name: str
     claims: dict[str, Claim] = field(default_factory=dict)
 
-    def __call__(self, claim_id: str, title: str, ref: str = "") -> Callable[[Body], Claim]:
+    def __call__(
+        self, claim_id: str, title: str, ref: str = "", *, standing: str = "holds", reason: str = ""
+    ) -> Callable[[Body], Claim]:
         """Register a generator of measurements as the check of a claim."""
-        return lambda body: self._add(Claim(claim_id, title, self.name, ref, body))
+        return lambda body: self._add(
+            Claim(claim_id, title, self.name, ref, body, reason, standing)
+        )
 
     def uncheckable(self, claim_id: str, title: str, ref: str = "", *, reason: str) -> Claim:
         """Register a claim that no finite experiment can check, with the reason."""
-        return self._add(Claim(claim_id, title, self.name, ref, None, reason))
+        return self._add(Claim(claim_id, title, self.name, ref, None, reason, "not checkable"))
 
     def _add(self, one: Claim) -> Claim:
         self.claims[one.id] = _register(one)
@@ -408,7 +452,7 @@ class ControlOutcome:
 
 @dataclass(frozen=True, repr=False)
 class Evidence:
-    """One claim, run on one seed, with its controls; a notebook shows it as a table.
+    """One claim, run on one seed, with its controls; a notebook shows it as a panel.
 
     >>> kept, lost = at_most("factor", 0.5, 1.0), at_most("factor", 2.0, 1.0)
     >>> broken = (ControlOutcome("γ = 2", (lost,)),)
@@ -420,6 +464,9 @@ class Evidence:
           factor: 2 ≤ 1
     >>> evidence.slack, replace(evidence, controls=()).status
     (2.0, 'unbroken')
+    >>> loose = headline(at_most("factor²", 0.25, 1.0))
+    >>> replace(evidence, measurements=(kept, loose)).slack
+    4.0
     """
 
     id: str
@@ -431,11 +478,12 @@ class Evidence:
     seconds: float
     reason: str = ""
     error: str = ""
+    standing: str = "holds"
 
     @property
     def status(self) -> str:
         """One of holds, fails, unbroken (a control did not fail), uncheckable."""
-        if self.reason:
+        if self.standing == "not checkable":
             return "uncheckable"
         if self.error or not self.measurements or not all(m.holds for m in self.measurements):
             return "fails"
@@ -444,9 +492,15 @@ class Evidence:
         return "holds"
 
     @property
+    def headlines(self) -> tuple[Measurement, ...]:
+        """What the statement is about: what is marked, else the theorem's bounds, else all."""
+        marked = tuple(m for m in self.measurements if m.headline)
+        return marked or tuple(m for m in self.measurements if m.theorem) or self.measurements
+
+    @property
     def slack(self) -> float:
-        """The least room among the theorem's own bounds; infinite if it states none."""
-        return min((m.slack for m in self.measurements if m.theorem), default=math.inf)
+        """The least room among the headlines with a bound of the theorem; infinite if none has."""
+        return min((m.slack for m in self.headlines if m.theorem), default=math.inf)
 
     def __str__(self) -> str:
         lines = [f"{self.status}: {self.title} [{self.source}; {self.id}, seed {self.seed}]"]
@@ -460,30 +514,7 @@ class Evidence:
     __repr__ = __str__  # what a notebook without HTML shows; no timing, so runs are alike
 
     def _repr_html_(self) -> str:
-        rows = [_row(m, "holds" if m.holds else "fails") for m in self.measurements]
-        for c in self.controls:
-            verdict = "breaks, as it must" if c.breaks else "does not break"
-            rows.append(
-                f'<tr><th colspan="3">control: {html.escape(c.broken)}</th><td>{verdict}</td></tr>'
-            )
-            rows += [_row(m, "holds" if m.holds else "fails") for m in c.measurements]
-        note = (
-            f"<p>{html.escape(self.reason or self.error)}</p>" if self.reason or self.error else ""
-        )
-        return (
-            f'<div class="deq-evidence deq-{self.status}"><p><b>{html.escape(self.title)}</b> '
-            f"({html.escape(self.source)}; <code>{self.id}</code>, seed {self.seed})</p>{note}"
-            "<table><thead><tr><th>measured</th><th>value</th><th>bound</th><th></th></tr></thead>"
-            f"<tbody>{''.join(rows)}</tbody></table></div>"
-        )
-
-
-def _row(m: Measurement, verdict: str) -> str:
-    band = f" ± {m.tol:.2g}" if m.relation == "=" else ""
-    return (
-        f"<tr><td>{html.escape(m.label)}</td><td>{m.value:.4g}</td>"
-        f"<td>{m.relation} {m.bound:.4g}{band}</td><td>{verdict}</td></tr>"
-    )
+        return panel(self)
 
 
 def check(claim_id: str, *, seed: int = 0) -> Evidence:
@@ -517,6 +548,7 @@ def check(claim_id: str, *, seed: int = 0) -> Evidence:
         time.perf_counter() - started,
         one.reason,
         "\n".join(p for p in problems if p),
+        one.standing,
     )
 
 
@@ -571,6 +603,7 @@ class Verdict:
             "chapter": self.claim.chapter,
             "ref": self.claim.ref,
             "status": self.status,
+            "standing": self.claim.standing,
             "reason": self.claim.reason or worst.error,
             "slack": _finite(self.slack),
             "seconds": round(self.seconds, 3),
@@ -601,6 +634,8 @@ def _measurement_json(m: Measurement) -> dict[str, object]:
         "bound": _finite(m.bound),
         "tol": m.tol,
         "holds": m.holds,
+        "headline": m.headline,
+        "theorem": m.theorem,
         "hex": [m.value.hex(), m.bound.hex()],
     }
 
@@ -618,9 +653,9 @@ def _evidence_json(e: Evidence) -> dict[str, object]:
 
 
 def verify(
-    ids: Sequence[str], *, seeds: int = 5, executor: Executor | None = None
+    ids: Sequence[str], *, seeds: int | Sequence[int] = 5, executor: Executor | None = None
 ) -> Iterator[Verdict]:
-    """Run claims over seeds 0…seeds-1, yielding verdicts in order as they are ready.
+    """Run claims over these seeds (a number: 0…seeds-1), yielding verdicts in order when ready.
 
     Any ``concurrent.futures`` executor will do; without one everything runs here. Raises
     ``LookupError`` for an unknown id.
@@ -629,11 +664,12 @@ def verify(
     [True]
     """
     claims = [find(i) for i in ids]
+    chosen = range(seeds) if isinstance(seeds, int) else seeds
     if executor is None:
         for one in claims:
-            yield Verdict(one, tuple(check(one.id, seed=s) for s in range(seeds)))
+            yield Verdict(one, tuple(check(one.id, seed=s) for s in chosen))
         return
-    jobs = {one.id: [executor.submit(_job, one.id, s) for s in range(seeds)] for one in claims}
+    jobs = {one.id: [executor.submit(_job, one.id, s) for s in chosen] for one in claims}
     for one in claims:
         yield Verdict(one, tuple(job.result() for job in jobs[one.id]))
 

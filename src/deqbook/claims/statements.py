@@ -18,6 +18,8 @@ SOURCES = {
     "ling2023": "Ling et al. 2023",
 }
 """The five sources: key of an id -> citation."""
+OWN = "book"
+"""The key of statements that are the book's own, ``book.prop-perron`` say."""
 KINDS = (
     "assumption|lemma|theorem|definition|proposition|corollary|condition|conjecture|"
     "equation|section|appendix|figure|table"
@@ -54,12 +56,16 @@ def statements() -> tuple[Statement, ...]:
 def source_of(claim_id: str) -> str:
     """Return the citation of an id; ``ValueError`` if its source is none of :data:`SOURCES`.
 
-    >>> source_of("gao2022.lemma2.2")
-    'Gao et al. 2022, Lemma 2.2'
+    >>> source_of("gao2022.lemma2.2"), source_of("book.prop-perron")
+    ('Gao et al. 2022, Lemma 2.2', 'this book')
     """
     key, _, name = claim_id.partition(".")
+    if key == OWN:
+        return "this book"
     if key not in SOURCES:
-        raise ValueError(f"unknown source {key!r} in {claim_id!r}; known: {sorted(SOURCES)}.")
+        raise ValueError(
+            f"unknown source {key!r} in {claim_id!r}; known: {sorted([*SOURCES, OWN])}."
+        )
     match = re.fullmatch(rf"({KINDS})(.*)", name)
     if match:
         return f"{SOURCES[key]}, {match[1].capitalize()} {match[2]}".strip()
