@@ -28,6 +28,8 @@ SHARED_LABS = {
     "p02_implicit_gradients": {"p03c_monotone_opteq", "p04_ntk"},
     "p03a_linear_rates": {"p04_ntk"},
     "p03d_real_data": {"p06b_bound_on_data"},
+    "p05b_selection": {"p05c_opteq_images"},
+    "p06a_kernel_machine": {"p06b_bound_on_data"},
 }
 
 

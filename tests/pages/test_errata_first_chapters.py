@@ -37,8 +37,10 @@ def test_gao2023_o3() -> None:
     Q = np.eye(n * m) - scale * D @ np.kron(W, np.eye(n))
     middle, B = D @ np.linalg.inv(Q.T), np.kron(a[:, None], np.eye(n))
     operator = np.kron((middle @ B).T, middle)
-    assert f"${operator.shape[0]}\\times{operator.shape[1]}$" in text
-    assert f"${operator.shape[0]}\\times{m * m}$" in text
+    printed = operator.T  # one row per entry of the variable, as the source defines a derivative
+    assert printed.shape == ((n * m) ** 2, n * n * m)
+    assert f"is ${printed.shape[0]}\\times{printed.shape[1]}$" in text
+    assert f"should be ${m * m}\\times{printed.shape[1]}$" in text
 
     def own(big: np.ndarray) -> np.ndarray:
         """Read the n×m adjoints off vec of the (nm)×n matrix."""
@@ -71,7 +73,7 @@ def test_ling2023_l5() -> None:
 
 
 def monotone() -> tuple[np.ndarray, ...]:
-    """Return A, B, U, a, X, y of the instance of E8 and E9."""
+    """Return A, B, U, a, X, y of the instance of nguyen2022-E8 and E9."""
     m, n, d = 5, 4, 3
     rng = np.random.default_rng(0)
     A, B = (0.5 * rng.standard_normal((m, m)) / m**0.5 for _ in range(2))

@@ -13,3 +13,4 @@ from .generalization import explicit_bound as explicit_bound
 from .generalization import rademacher as rademacher
 from .generalization import sign_norms as sign_norms
 from .generalization import trace_bound as trace_bound
+from .generalization import uniform_deviation as uniform_deviation

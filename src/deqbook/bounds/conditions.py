@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from deqbook.typeset import LEFT, WHOLE, formula, number
+
 __all__ = ["Condition", "Conditions"]
 
 
@@ -98,15 +100,17 @@ class Conditions:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(c.name)}</td><td>{html.escape(c.formula)}</td>"
-            f"<td>{c.have:.4g}</td><td>{c.need:.4g}</td><td>{c.ratio:.3g}</td>"
-            f"<td>{'holds' if c.holds else 'fails'}</td></tr>"
+            f"<tr><td {LEFT}>{formula(c.name)}</td><td {LEFT}>{formula(c.formula)}</td>"
+            f"<td {WHOLE}>{number(c.have)}</td><td {WHOLE}>{number(c.need)}</td>"
+            f"<td {WHOLE}>{number(c.ratio)}</td>"
+            f"<td {WHOLE}>{'✓ holds' if c.holds else '✗ fails'}</td></tr>"
             for c in self.conditions
         )
-        step = "" if math.isinf(self.step) else f", step at most {self.step:.4g}"
+        step = "" if math.isinf(self.step) else f", step at most {number(self.step)}"
+        names = ("condition", "formula", "have", "need", "need ÷ have", "verdict")
+        head = "".join(f'<th scope="col" {WHOLE}>{name}</th>' for name in names)
         return (
             f'<div class="deq-evidence"><p><b>{html.escape(self.source)}</b>: promised rate '
-            f"{self.rate:.4g}{step}</p><table><thead><tr><th>condition</th><th>formula</th>"
-            "<th>have</th><th>need</th><th>need ÷ have</th><th></th></tr></thead>"
+            f"{number(self.rate)}{step}</p><table><thead><tr>{head}</tr></thead>"
             f"<tbody>{rows}</tbody></table></div>"
         )

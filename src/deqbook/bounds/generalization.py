@@ -33,6 +33,7 @@ __all__ = [
     "rademacher",
     "sign_norms",
     "trace_bound",
+    "uniform_deviation",
 ]
 
 ENUMERATE = 20
@@ -203,6 +204,27 @@ class Deviation:
         return f"{self.total:.4g} = {self.complexity:.4g} + {self.confidence:.4g}"
 
 
+def uniform_deviation(
+    complexity: float, n: int, *, delta: float, lipschitz: float = 1.0, c: float = 1.0
+) -> tuple[float, float]:
+    r"""Return :math:`2\rho\,\mathfrak R_S` and :math:`3c\sqrt{\log(2/\delta)/2n}`.
+
+    Gao2023, Theorem A.4: with probability at least 1-δ no function of a class fixed in advance has
+    an expected loss above its mean over the n samples by more than the sum of the two.
+    ``complexity`` is :math:`\mathfrak R_S` of the class, or a bound on it; the loss is ρ-Lipschitz
+    with values in [0, c]. ``ValueError`` if one of these is negative, or as ``confidence``.
+
+    >>> [round(part, 3) for part in uniform_deviation(0.1, 1000, delta=0.05)]
+    [0.2, 0.129]
+    """
+    if lipschitz < 0 or c < 0 or complexity < 0:
+        raise ValueError(
+            f"lipschitz, c and the complexity must not be negative, got {lipschitz!r}, {c!r} and "
+            f"{complexity!r}."
+        )
+    return 2 * lipschitz * complexity, confidence(n, delta, c=c)
+
+
 def after_sample(B: float, delta: float, *, ratio: float = 2.0) -> tuple[float, float]:
     r"""Return the least radius :math:`q^k\ge B` and the δ of its ball, for B read off the sample.
 
@@ -250,11 +272,9 @@ def explicit_bound(
     >>> print(explicit_bound(torch.eye(1000), 3.0, delta=0.05, fixed_in_advance=True))
     0.3186 = 0.1897 + 0.1288
     """
-    if lipschitz < 0 or c < 0:
-        raise ValueError(f"lipschitz and c must not be negative, got {lipschitz!r} and {c!r}.")
     radius, share = (_radius(B), delta) if fixed_in_advance else after_sample(B, delta, ratio=ratio)
-    paid = confidence(len(K), share, c=c)
-    return Deviation(2 * lipschitz * trace_bound(K, radius), paid, radius, share)
+    terms = uniform_deviation(trace_bound(K, radius), len(K), delta=share, lipschitz=lipschitz, c=c)
+    return Deviation(*terms, radius, share)
 
 
 def _radius(B: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from errata_page import entry, iterate, norm, relu, state
+from scipy.special import gammainc
 
 
 def adjoints(W: np.ndarray, Q: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -194,6 +195,15 @@ def test_ling2023_l1() -> None:
             assert ratios[-1] >= implied[-1] > 1
         assert f"$n={n}$: {ratios[0]:.0f} and {ratios[1]:.0f}" in text
         assert f"at least {implied[0]:.0f} and {implied[1]:.0f}" in text
+    exponent = (np.log(4) - 0.75) / 2
+    assert 0.31 <= exponent < 0.32
+    assert "e^{-0.31m}" in text
+    for m in (1, 10, 100):  # m‖a(0)‖² is chi-squared, and ‖a(0)‖ < ½
+        share = float(gammainc(m / 2, m / 8))
+        assert share <= np.exp(-exponent * m)
+        power = int(np.floor(np.log10(share)))
+        told = f"${share / 10.0**power:.1f}\\cdot10^{{{power}}}$ at $m={m}$"
+        assert m == 1 or told in text
 
 
 def test_ling2023_l2() -> None:

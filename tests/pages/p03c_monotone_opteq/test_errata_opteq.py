@@ -14,7 +14,7 @@ def soft(t: np.ndarray) -> np.ndarray:
 
 
 class UnrolledLayer:
-    """K plain steps of one OptEq layer and a read-out: the network of E13 to E15."""
+    """K plain steps of one OptEq layer and a read-out: the network of xie2022-E13 to E15."""
 
     def __init__(self, X: Any, Z: Any, alpha: float, steps: int) -> None:
         self.X, self.Z, self.alpha, self.steps = np.array(X), np.array(Z), alpha, steps

@@ -195,7 +195,7 @@ def test_what_the_source_prints_for_opteq() -> None:
     s = compact(features=0.1)
     layer = lab.printed_layer_bound(s, m=16, width=9)
     assert layer == pytest.approx(12 * 0.5 + 6 * s.state + 2 * 2 * 3)
-    bare = compact(n=100, norm=0.0, inputs=0.0)  # errata E12: softplus and vanishing weights
+    bare = compact(n=100, norm=0.0, inputs=0.0)  # xie2022-E12: softplus and vanishing weights
     assert (bare.state, bare.in_W(9)) == (0.0, 15.0)  # √(nn_l)|σ(0)| = 30·½
     assert lab.printed_layer_bound(bare, m=16, width=9) == 6.0  # √(mn_l)σ(0) = 12·½
     bound = lab.printed_gradient_bound(

@@ -47,6 +47,18 @@ def test_cyclic_sums_tell_a_gradient_from_a_rotation() -> None:
     assert firm_excess(a, b, a @ turn, b @ turn) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("corners", [3, 4, 5, 6, 8, 12])
+def test_a_rotation_fails_on_regular_polygons_walked_its_way_only(corners: int) -> None:
+    theta = 0.7  # π/θ = 4.5: up to four corners every polygon passes
+    angle = torch.arange(corners, dtype=F64) * (2 * np.pi / corners)
+    loop = torch.stack([angle.cos(), angle.sin()], dim=1)[None]
+    c, s = np.cos(theta), np.sin(theta)
+    turn = torch.tensor([[c, -s], [s, c]], dtype=F64)
+    along, against = (float(cyclic_sums(x, x @ turn.mT)) for x in (loop, loop.flip(1)))
+    assert (along > 1e-9) == (corners > np.pi / theta)
+    assert against < 0
+
+
 # --- deep networks ---
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from errata_page import entry
 
-from deqbook.experiments.opteq_tables import ALPHAS, shipped
+from deqbook.experiments.opteq_tables import ALPHAS, SMALL_CONV, shipped
 from deqbook.experiments.receipts import Results, read
-from deqbook.pages.p05c_opteq_images.lab.training import ClassifierRun, train
+from deqbook.pages.p05c_opteq_images.lab.training import PLAIN_SGD, ClassifierRun, train
 
 #: Table 3 of xie2022: one row per route, one column per α.
 TABLE3 = np.array(
@@ -37,6 +37,9 @@ def test_xie_e16() -> None:
     assert ", ".join(f"{v:.1f}" for v in TABLE1A_LAYER) in text
     assert ", ".join(f"{v:.1f}" for v in TABLE3[5, 2:]) in text
     assert f"$86.0-60.6={86.0 - 60.6:.1f}$" in text
+    plain = TABLE3[0, 4]
+    assert f"$26.6={plain}-60.6$" in text
+    assert plain - 60.6 == pytest.approx(26.6)
     below = TABLE3[1:] < TABLE3[0]
     assert f"In {below.sum()} of the {below.size} regularised cells" in text
     loss = TABLE3[0] - TABLE3[1:]
@@ -92,9 +95,27 @@ def test_xie_e17_prediction() -> None:
 
 def test_xie_e17_quickly() -> None:
     case = ClassifierRun(
-        m=16, features=16, widths=(8, 16), n_train=250, n_test=125, epochs=14, step=0.3
+        m=16, features=16, widths=(8, 16), n_train=250, n_test=125, **PLAIN_SGD, epochs=80, drop=1.0
     )
     run = train(replace(case, steps=8))
-    start, end = run.norm[0], max(run.norm)
-    assert f"from {start:.2f} to {end:.2f}" in entry("errata-xie-e17")
+    assert f"from {run.norm[0]:.2f} to {run.norm[-1]:.2f}" in entry("errata-xie-e17")
+    assert f"{case.epochs * case.n_train // case.batch} updates on {case.n_train} pictures" in (
+        entry("errata-xie-e17")
+    )
     assert max(train(replace(case, steps=8, radius=1.0)).norm) <= 1 + 1e-12
+
+
+def test_xie_e17_as_the_source_trains() -> None:
+    text, runs = entry("errata-xie-e17"), []
+    for seed in range(3):
+        runs.append(train(ClassifierRun(epochs=20, seed=seed, **PLAIN_SGD)).norm)
+    crossed = [next(i for i, norm in enumerate(run) if norm > 1) for run in runs]
+    assert (
+        f"starts at {runs[0][0]:.2f}, is above 1 from epoch {', '.join(map(str, crossed))}" in text
+    )
+    assert f"ends at {', '.join(f'{run[-1]:.2f}' for run in runs)} after twenty" in text
+
+
+def test_xie_e17_convolutions_as_the_source_trains() -> None:
+    run = train(replace(SMALL_CONV, **PLAIN_SGD, epochs=2))
+    assert f"convolutional one is {run.norm[-1]:.2f} after two" in entry("errata-xie-e17")

@@ -165,7 +165,7 @@ def test_errors_of_the_bounds() -> None:
             confidence(10, delta)
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         confidence(0, 0.1)
-    with pytest.raises(ValueError, match="lipschitz and c"):
+    with pytest.raises(ValueError, match="lipschitz, c and the complexity"):
         explicit_bound(gram(3), 1.0, delta=0.1, lipschitz=-1.0)
     twins = torch.ones(2, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"singular.*Drop repeated"):

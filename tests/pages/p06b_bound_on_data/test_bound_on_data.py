@@ -17,7 +17,9 @@ from deqbook.pages.p06b_bound_on_data.lab import pictures as P
 from deqbook.pages.p06b_bound_on_data.lab.bounds import (
     bounded_kernel_bound,
     fine_bound,
+    from_list,
     held_out,
+    listed_bound,
 )
 from deqbook.runtime import generator, normal, signs, sphere
 
@@ -60,6 +62,15 @@ def test_the_sharper_bound_by_hand(start: P.KernelStart) -> None:
     _, B = start.interpolate()
     assert start.sharper(B).complexity == pytest.approx(start.bound(B).complexity)  # tr H = n r²
     assert start.sharper(B).confidence < start.bound(B).confidence / 2.9
+
+
+def test_a_list_of_radii_shares_delta() -> None:
+    assert from_list(4.0, 0.05) == (4.0, 0.05 / 41)
+    assert from_list(4.1, 0.05)[0] == pytest.approx(4 * 2 ** (1 / 8))
+    K = torch.eye(60).double()
+    found = listed_bound(K, 3.0, delta=0.05, radii=(2.0, 5.0))
+    assert found == explicit_bound(K, 5.0, delta=0.025, fixed_in_advance=True)
+    assert math.isinf(listed_bound(K, 6.0, delta=0.05, radii=(2.0, 5.0)).total)
 
 
 def test_held_out_is_hoeffding() -> None:

@@ -137,3 +137,45 @@ def test_gao2023_o14() -> None:
     assert radius == 1.0
     assert error > bound
     assert f"{bound:.2f}, and the error is {error:.2f}" in text
+
+
+def one_step(m: int, *, linear: bool) -> tuple[float, float, float]:
+    """Return for a step of 1e-6: units on a kink, how far Δŷ/h is from -H(0)e, how far H moves."""
+    rng, n, d, gamma, h = np.random.default_rng(0), 8, 20, 0.4, 1e-6
+    X = unit_rows(rng, n, d)
+    w, U, a = rng.standard_normal(m), rng.standard_normal((m, d)), rng.choice([-1.0, 1.0], m)
+    Phi = U @ X.T / m**0.5
+    Phi = Phi if linear else relu(Phi)
+    W = gamma / m**0.5 * np.diag(w)
+
+    def look(W: np.ndarray) -> tuple[np.ndarray, ...]:
+        Z = relu(Phi)
+        for _ in range(200):
+            Z = relu(W @ Z + Phi)
+        on = (W @ Z + Phi > 0).astype(float)
+        V = np.column_stack([s * np.linalg.solve(np.eye(m) - W.T * s, a) for s in on.T])
+        return Z, V, a @ Z, gamma**2 / m * (V.T @ V) * (Z.T @ Z)
+
+    Z, V, out, H = look(W)
+    e = out - 1
+    after = look(W - h * gamma**2 / m * (V * e) @ Z.T)
+    speed = (after[2] - out) / h + H @ e
+    return (
+        float((W @ Z + Phi == 0).mean()),
+        float(np.linalg.norm(speed) / np.linalg.norm(H @ e)),
+        float(np.linalg.norm(after[3] - H) / np.linalg.norm(H)),
+    )
+
+
+def test_gao2023_o15() -> None:
+    text = entry("errata-gao2023-o15")
+    widths = (100, 300, 900)
+    kinks, speeds, moves = (list(one) for one in zip(*(one_step(m, linear=False) for m in widths)))
+    assert f"${listed(kinks, 2)}$" in text
+    assert f"${listed(speeds, 2)}$" in text
+    assert f"${listed(moves, 2)}$" in text
+    assert min(moves) > 0.5
+    for m in (100, 300):
+        share, speed, move = one_step(m, linear=True)
+        assert share == 0
+        assert max(speed, move) < 1e-3

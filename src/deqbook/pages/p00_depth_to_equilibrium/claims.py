@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from deqbook.claims import at_most, chapter, checks, equal, seen
+from deqbook.claims import chapter, checks, equal, seen, within
 from deqbook.linalg import operator_norm, relative
 from deqbook.pages.p00_depth_to_equilibrium import lab
 from deqbook.runtime import normal
@@ -43,10 +43,10 @@ def tying(trial, *, missing=0, feedback=0.0):
     for _ in range(layers - missing):
         z = _blockwise(sigmas, z @ W.mT + x @ U.mT + b)
     again = _blockwise(sigmas, z @ W.mT + x @ U.mT + b)
-    yield at_most("‖state after L steps - all activations‖ ÷ ‖…‖", relative(z, wanted), 1e-9)
-    yield at_most("residual ‖f(z) - z‖ ÷ ‖z‖ after L steps", relative(again, z), 1e-9)
+    yield within("‖state after L steps - all activations‖ ÷ ‖…‖", relative(z, wanted), 1e-9)
+    yield within("residual ‖f(z) - z‖ ÷ ‖z‖ after L steps", relative(again, z), 1e-9)
     output, known = z[:, -SIZES[-1] :], wanted[:, -SIZES[-1] :]
-    yield at_most("‖output - output of the network‖ ÷ ‖…‖", relative(output, known), 1e-9)
+    yield within("‖output - output of the network‖ ÷ ‖…‖", relative(output, known), 1e-9)
     # nilpotent: W^L = 0 although W itself is far from small
     power = operator_norm(torch.linalg.matrix_power(W, layers)) / operator_norm(W) ** layers
     yield equal("‖W^L‖ ÷ ‖W‖^L", power, 0, 1e-9)

@@ -1,4 +1,4 @@
-"""Chapter 2, implicit gradients: the fifteen claims.
+"""Chapter 2, implicit gradients: fifteen claims of the sources, two of the book.
 
 The sources state their derivatives with Kronecker products. Here those matrices are built, at tiny
 sizes, and compared with two routes that know nothing of them: automatic differentiation through the
@@ -8,10 +8,9 @@ control spoils is a keyword, so that *the same* measurement is repeated.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -26,9 +25,10 @@ from deqbook.claims import (
     checks,
     equal,
     given,
+    headline,
     within,
 )
-from deqbook.implicit import Unroll
+from deqbook.implicit import JFB, Adjoint, Find, Unroll, equilibrium
 from deqbook.linalg import (
     commutation,
     eye,
@@ -42,7 +42,7 @@ from deqbook.linalg import (
 from deqbook.models import ReLUImplicit, VanillaDEQ, gradient
 from deqbook.pages.p02_implicit_gradients import lab
 from deqbook.runtime import generator, normal, sphere
-from deqbook.solvers import Newton, fixed_point
+from deqbook.solvers import Map, Newton, Picard, Solution, fixed_point
 
 claim = chapter("02_implicit_gradients")
 
@@ -144,6 +144,139 @@ implicit_function.breaks(
 )
 
 
+# --- the adjoint equation ----------------------------------------------------------------------
+
+
+def _plainly(J: Tensor, g: Tensor) -> Solution:
+    """Iterate v ← Jᵀv + g to three digits."""
+    return fixed_point(
+        lambda v: v @ J + g, g, solver=Picard(), tol=1e-3, max_steps=200, throw=False
+    )
+
+
+def _adjoint_rate(trial, *, kappa=0.9):
+    w = torch.nn.functional.normalize(normal(6, g=trial.g), dim=0)
+    drawn = normal(6, 6, g=trial.g)
+    for name, J in (("random", drawn / operator_norm(drawn)), ("J = κwwᵀ", torch.outer(w, w))):
+        J = kappa * J
+        g = normal(1, 6, g=trial.g) if name == "random" else w[None]
+        v = torch.linalg.solve(eye(6) - J.mT, g[0])[None]
+        found = _plainly(J, g)
+        left = float((found.z - v).norm() / (g - v).norm()) / 0.9 ** int(found.steps.max())
+        yield headline(at_most(f"{name}: error of v ÷ κ^k", left, 1 + 1e-6))
+    yield equal("J = κwwᵀ: attained", left, 1.0, 1e-6)
+
+
+def _displaced(by: float) -> Find:
+    """Return a solver whose answer is off by a given length."""
+
+    def find(f: Map, z0: Tensor) -> Solution:
+        found = fixed_point(f, z0, solver=Picard(), tol=1e-13, max_steps=2000, throw=False)
+        return replace(found, z=found.z - by / math.sqrt(found.z.numel()))
+
+    return find
+
+
+def _off(trial, *, kink=False):
+    errors = []
+    for by in (0.0, 1e-4, 1e-3):
+        if kink:  # z = σ(z/2 + θ), whose state is 2e-9 from the kink
+
+            def cell(z: Tensor, theta: Tensor) -> Tensor:
+                return torch.relu(0.5 * z + theta)
+
+            theta = torch.full((1, 1), 1e-9, dtype=torch.float64, requires_grad=True)
+            start = torch.zeros(1, 1, dtype=torch.float64)
+            z = equilibrium(cell, start, theta, solver=_displaced(by), adjoint=lab.BY_NEWTON)
+            errors.append(torch.autograd.grad(z.sum(), theta)[0])
+        else:
+            errors.append(lab.training(trial.seed).gradient(_displaced(by), lab.BY_NEWTON))
+    exact, small, large = errors
+    ratio = float((large - exact).norm() / (small - exact).norm())
+    yield equal("error of the gradient: forward solve off by 1e-3 ÷ by 1e-4", ratio, 10, 0.5)
+
+
+@claim(
+    "book.prop-adjoint",
+    "The adjoint is found with factor κ; a solve that is off by δ costs O(δ)",
+    "prop-adjoint",
+)
+def adjoint_equation(trial):
+    yield from _adjoint_rate(trial)
+    # the worst direction of an error of v is the top singular vector of ∂_θ f
+    M = normal(6, 9, g=trial.g)
+    worst = torch.linalg.svd(M)[0][:, 0]
+    errors = torch.cat([normal(200, 6, g=trial.g), worst[None]])
+    ratios = (errors @ M).norm(dim=1) / (operator_norm(M) * errors.norm(dim=1))
+    yield headline(
+        at_most("error of the gradient ÷ ‖∂_θf‖‖error of v‖", ratios.max(), 1 + ROUNDING)
+    )
+    yield from _off(trial)
+
+
+adjoint_equation.breaks("‖J‖ = 1.02", "J = κwwᵀ", part=_adjoint_rate, kappa=1.02)
+adjoint_equation.breaks("derivatives not Lipschitz: a unit rests at its kink", part=_off, kink=True)
+
+
+def _cheap_and_true(J: Tensor, M: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of ⟨g, z⟩ in θ by JFB and exactly, for the cell Jz + Mθ."""
+    theta = torch.zeros(1, M.shape[1], dtype=M.dtype, requires_grad=True)
+    start = torch.zeros(1, len(J), dtype=M.dtype)
+
+    def by(adjoint: Adjoint) -> Tensor:
+        z = equilibrium(lambda z, t: z @ J.mT + t @ M.mT, start, theta, adjoint=adjoint)
+        return torch.autograd.grad((z * g).sum(), theta)[0]
+
+    return by(JFB()), by(lab.BY_NEWTON)
+
+
+def _jfb(trial, *, share=0.98, chi=3.0):
+    size, columns = 5, 8
+    Q, R = (torch.linalg.qr(normal(k, k, g=trial.g))[0] for k in (size, columns))
+    values = torch.linspace(1.0, 3.0, size, dtype=torch.float64)
+    M = (Q * values) @ R[:size]
+    A, limit = M @ M.mT, 2 * chi / (1 + chi**2)
+    kappa = share * limit
+    # random J and g
+    J = normal(300, size, size, g=trial.g)
+    J = kappa * J / torch.linalg.matrix_norm(J, 2)[:, None, None]
+    g = normal(300, size, g=trial.g)
+    v = torch.linalg.solve(eye(size) - J.mT, g)
+    inner, scale = ((g @ A) * v).sum(dim=1), v.norm(dim=1) * (v @ A).norm(dim=1)
+    least = float((inner / scale).min())
+    yield at_least("random: ⟨JFB, true⟩ ÷ ‖v‖‖∂_θf ∂_θfᵀv‖", least, limit - kappa)
+    # the worst: v mixes the two extreme directions, and Jᵀv opposes it as far as it can
+    v = 3 * Q[:, 0] + Q[:, -1]
+    worst = kappa * torch.outer(v, A @ v) / (v.norm() * (A @ v).norm())
+    cheap, true = _cheap_and_true(worst, M, v - v @ worst)
+    left = float((cheap * true).sum()) / float(v.norm() * (A @ v).norm())
+    yield headline(at_least("worst: the same", left, limit - kappa - 1e-9))
+    yield equal("worst: attained", left, limit - kappa, 1e-9)
+    yield at_least("worst: ⟨JFB, true⟩", float((cheap * true).sum()), 0.0)
+
+
+def _one_parameter(trial, *, columns=2):
+    R = 0.9 * torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    g = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    cheap, true = _cheap_and_true(R, eye(2)[:, :columns], g)
+    yield at_least("rotation of the page: ⟨JFB, true⟩", float((cheap * true).sum()), 0.0)
+
+
+@claim(
+    "book.prop-jfb",
+    "JFB descends if κ < 2χ/(1+χ²), with χ the condition number of ∂_θf",
+    "prop-jfb",
+)
+def when_jfb_descends(trial):
+    yield from _jfb(trial)
+    yield from _one_parameter(trial)
+
+
+when_jfb_descends.breaks("κ two per cent above 2χ/(1+χ²)", "worst: ⟨", part=_jfb, share=1.02)
+when_jfb_descends.breaks("χ understated: 2.5 for 3", "worst: the same", part=_jfb, chi=2.5)
+when_jfb_descends.breaks("not of full row rank: one parameter", part=_one_parameter, columns=1)
+
+
 # --- ReLU implicit networks --------------------------------------------------------------------
 
 
@@ -211,7 +344,7 @@ def _relu_invertible(trial, *, gamma=None):
     scale = gamma0 / operator_norm(W) if gamma is None else gamma / 10
     J = eye(100) - scale * slopes[:, :, None] * W
     least = float(torch.linalg.svdvals(J)[:, -1].min())
-    yield at_least("min σ_min(I - γ̃DW) ÷ (1-γ₀)", least / (1 - gamma0), 1.0)
+    yield headline(at_least("min σ_min(I - γ̃DW) ÷ (1-γ₀)", least / (1 - gamma0), 1.0))
     values = torch.linalg.eigvals(J)
     yield at_least("min Re λ(I - γ̃DW) ÷ (1-γ₀)", float(values.real.min()) / (1 - gamma0), 1.0)
 
@@ -226,8 +359,9 @@ def relu_gradients(trial):
     yield from _relu_invertible(trial)
     w = normal(100, 1, g=trial.g)
     tight = 0.5 * w @ w.mT / w.pow(2).sum()  # γ̃W of rank one and norm γ₀
-    least = float(torch.linalg.svdvals(eye(100) - tight)[-1])
-    yield equal("σ_min where it is tight", least, 0.5, SAME)
+    least = float(torch.linalg.svdvals(eye(100) - tight)[-1]) / 0.5
+    yield headline(at_least("W = wwᵀ: σ_min(I - γ̃W) ÷ (1-γ₀)", least, 1 - ROUNDING))
+    yield equal("W = wwᵀ: attained", least, 1.0, ROUNDING)
 
 
 relu_gradients.breaks("the factor γ̃ dropped in ∂_W", "∂_W", "∇W", part=_relu_formulas, scaled=False)
@@ -238,6 +372,23 @@ relu_gradients.breaks(
     through_state=False,
 )
 relu_gradients.breaks("γ = 1 instead of γ ≤ γ₀√m/‖W‖ ≈ 0.25", part=_relu_invertible, gamma=1.0)
+
+
+def _implicit_only_value(net: lab.ImplicitOnly, e: Tensor, *, factor: bool = True) -> Tensor:
+    """Return the gradient in A from the Kronecker form of the whole batch."""
+    n, m = net.shape
+    Z, pre = net.states(net.A)
+    D, Q = net.big(pre)
+    J = kron(net.b[None], eye(n)) @ torch.linalg.solve(Q, D)
+    in_A = kron(eye(m), Z).mT @ J.mT @ e
+    return unvec(in_A * (net.scale / math.sqrt(m) if factor else 1.0), net.A)
+
+
+def _size(net: lab.ImplicitOnly, value: Tensor, e: Tensor) -> float:
+    """Return ‖∇W‖_F ÷ (γ̃/√m)‖b‖‖Z‖‖e‖/(1-γ̃‖W‖)."""
+    Z, _ = net.states(net.A)
+    size = net.scale / math.sqrt(net.shape[1]) * net.b.norm() * Z.norm() * e.norm()
+    return float(value.norm() / size) * (1 - net.scale * operator_norm(net.A))
 
 
 @claim(
@@ -259,16 +410,17 @@ def implicit_only_gradient(trial, *, factor=True):
     yield within("entries of V across samples", float(outside.abs().max()), 1e-12)
     rows = torch.stack([blocks[i, :, i] for i in range(n)])
     yield _same("rows of V vs sample by sample", rows, net.adjoints(net.A, pre))
-    in_A = kron(eye(m), Z).mT @ J.mT @ e
-    value = unvec(in_A * (net.scale / math.sqrt(m) if factor else 1.0), net.A)
+    value = _implicit_only_value(net, e, factor=factor)
 
     def loss(W: Tensor) -> Tensor:
         return lab.squares(net.states(W.mT)[0] @ net.b / math.sqrt(m), y)
 
     yield from _three_routes(model, lab.at_equilibrium(model, x, y), {"W": value.mT}, {"W": loss})
-    size = net.scale / math.sqrt(m) * net.b.norm() * Z.norm() * e.norm()
-    bound = size / (1 - net.scale * operator_norm(net.A))
-    yield at_most("‖∇W‖_F ÷ its bound", float(value.norm() / bound), 1.0)
+    yield headline(at_most("‖∇W‖_F ÷ its bound", _size(net, value, e), 1.0))
+    aligned, one = lab.aligned_implicit_only(), torch.ones(1, dtype=torch.float64)
+    top = _size(aligned, _implicit_only_value(aligned, one, factor=factor), one)
+    yield headline(at_most("aligned: ‖∇W‖_F ÷ its bound", top, 1 + ROUNDING))
+    yield equal("aligned: attained", top, 1.0, ROUNDING)
 
 
 implicit_only_gradient.breaks(
@@ -408,6 +560,8 @@ def _partials(
     net: lab.Monotone, *, commute: bool = True, ordered: bool = True
 ) -> Iterator[Measurement]:
     yield _clear(net.s.pre)
+    built = net.matrix(net.parameters["A"], net.parameters["B"])
+    yield _same("W(A, B) vs the model's", built, net.W)
     yield _same("∂_Z F: Kronecker form vs autograd", net.Q, net.in_state())
     for name, value in _by_parameter(net, commute=commute, ordered=ordered).items():
         F, theta = partial(net.residual, name), net.parameters[name]
@@ -575,6 +729,12 @@ def adjoint_bound(trial, *, factor=True, overstated=1.0, slope=1.0):
     yield _adjoint_size("largest ‖v_i‖μ/‖a‖, 400 draws", W, D, a, mu)
     W, D = lab.rotation()
     yield _adjoint_size("rotation, b = 10: ‖v_i‖μ/‖a‖", W, D, eye(2)[0], 0.5, factor=factor)
+    net = lab.monotone(trial.seed, 3)
+    at = gradient(net.model, net.s.x, net.s.y, z0=net.s.z, adjoint_solver=Newton(), tol=1e-13)
+    read, pattern = net.model.a.detach(), (net.s.pre > 0).double()
+    assert at.v is not None  # the model has a closed form
+    formula = (_adjoint_matrix(net.W, pattern) @ read[:, None])[..., 0]
+    yield _same("v_i: formula vs the package", formula, at.v)
     one = eye(1)  # W = ½ and one unit of slope 1 attain the bound
     yield _adjoint_size("W = ½: ‖v_i‖μ/‖a‖", 0.5 * one, slope * one[0], one[0], overstated * 0.5)
 
@@ -712,6 +872,17 @@ def _memory(trial, *, adjoint=lambda k: lab.BY_NEWTON):
     yield equal("bytes stored: 40 steps ÷ 10 steps", many / few, 1, 1e-9)
 
 
+def _geometric(trial, *, power=1):
+    # z = wz + 1 from zero: the derivative of w^K/(1-w) is what K steps miss, so Kκ^K is attained
+    w = torch.full((1,), 0.9, dtype=torch.float64, requires_grad=True)
+    start = torch.zeros(1, 1, dtype=torch.float64)
+    for K in (20, 80):
+        z = equilibrium(lambda z, w: w * z + 1, start, w, adjoint=Unroll(K))
+        missed = 100 - float(torch.autograd.grad(z.sum(), w)[0])
+        error = K**power * 0.9 ** (K - 1) / 0.1 + 0.9**K / 0.01
+        yield equal(f"z = 0.9z + 1, K = {K}: error ÷ its formula", missed / error, 1.0, 1e-9)
+
+
 @claim(
     "xie2022.appendixB",
     "Implicit gradients are exact at constant memory; unrolled ones tend to them",
@@ -725,7 +896,10 @@ def unrolled_or_implicit(trial):
     error = {k: relative(task.gradient(solved, Unroll(k)), exact) for k in (20, 40, 200)}
     yield within("unrolled, K = 200, vs implicit", error[200], SAME)
     rate = (error[40] / error[20] / 2) ** (1 / 20)  # the error is O(Kκ^K)
-    yield at_most("unrolled: (error ÷ K)^(1/K) from K = 20 to 40, ÷ κ", rate / task.modulus, 1.0)
+    yield headline(
+        at_most("unrolled: (error ÷ K)^(1/K) from K = 20 to 40, ÷ κ", rate / task.modulus, 1.0)
+    )
+    yield from _geometric(trial)
     early = {k: relative(task.gradient(lab.stop_after(k), lab.BY_NEWTON), exact) for k in (10, 30)}
     rate = (early[30] / early[10]) ** (1 / 20)  # the error is O(κ^K)
     yield at_most("implicit after K steps: the same, 10 to 30, ÷ κ", rate / task.modulus, 1.0)
@@ -735,6 +909,7 @@ def unrolled_or_implicit(trial):
     yield equal("unrolled: bytes of steps 21 to 40 ÷ of steps 11 to 20", growth, 2, 1e-9)
 
 
+unrolled_or_implicit.breaks("the factor K forgotten in Kκ^K", part=_geometric, power=0)
 unrolled_or_implicit.breaks("unrolled K = 5 steps", part=_trained_gradient, adjoint=Unroll(5))
 unrolled_or_implicit.breaks(
     "the implicit formula at a state that has not converged: 5 steps",
@@ -746,12 +921,12 @@ unrolled_or_implicit.breaks("memory of unrolling", part=_memory, adjoint=Unroll)
 check = checks(claim)
 
 
-# --- panels that open on demand ----------------------------------------------------------------
+# --- several panels in one cell ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
 class Folded:
-    """The panels of several claims, each its title and verdict until it is opened."""
+    """The panels of several claims."""
 
     panels: tuple[Evidence, ...]
 
@@ -759,18 +934,11 @@ class Folded:
         return "\n".join(map(str, self.panels))
 
     def _repr_html_(self) -> str:
-        return "".join(map(_fold_panel, self.panels))
-
-
-def _fold_panel(e: Evidence) -> str:
-    controls = "its control breaks" if len(e.controls) == 1 else f"{len(e.controls)} controls break"
-    told = f"{e.title}: {e.status} on {len(e.measurements)} measurements, {controls}"
-    summary = f"{html.escape(told)} (<code>{html.escape(e.id)}</code>)"
-    return f'<details class="deq-proof"><summary>{summary}</summary>{e._repr_html_()}</details>'
+        return "".join(e._repr_html_() for e in self.panels)
 
 
 def folded(*claim_ids: str, seed: int = 0) -> Folded:
-    """Check these claims and show them folded; one that does not hold is an error."""
+    """Check these claims and show their panels; one that does not hold is an error."""
     panels = tuple(check(claim_id, seed=seed) for claim_id in claim_ids)
     for e in panels:
         if e.status != "holds":

@@ -202,6 +202,12 @@ def implicit_only(seed: int, m: int = 10, n: int = 3) -> tuple[ReLUImplicit, Ten
     return model, x, ImplicitOnly(A, Phi, b, model.scale)
 
 
+def aligned_implicit_only(m: int = 10) -> ImplicitOnly:
+    """Return one sample whose state, adjoint and matrix all point along the mean; γ̃‖W‖ = 0.8."""
+    one = torch.ones(m, m, dtype=torch.float64)
+    return ImplicitOnly(one, one[:1], one[0], 0.8 / m)
+
+
 def to_the_kink(net: ImplicitOnly) -> ImplicitOnly:
     """Move the matrix so that one inactive unit of one sample rests 1e-8 from its kink."""
     Z, pre = net.states(net.A)

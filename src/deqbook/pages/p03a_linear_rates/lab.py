@@ -465,7 +465,7 @@ def vanilla_ball(seed: int, *, twins: bool = False) -> Ball:
 
 
 def ball_flow(ball: Ball) -> tuple[Tensor, Path]:
-    """Run the flow until the certified rate has given a factor 10; return the times too."""
+    """Run the flow until the certified rate has given a factor 1000; return the times too."""
     net = ball.network
-    times = torch.linspace(0, math.log(10) / (2 * ball.kappa), 15, dtype=torch.float64)
+    times = torch.linspace(0, math.log(1e3) / (2 * ball.kappa), 15, dtype=torch.float64)
     return times, flow(net, net.start, times, rtol=1e-7)

@@ -24,6 +24,7 @@ from deqbook.claims import (
     checks,
     equal,
     given,
+    headline,
     seen,
     within,
 )
@@ -40,6 +41,8 @@ RATE = "max over t of ‖e(t)‖² ÷ e^{-λ_Gt}‖e(0)‖²"
 STEPS = "max over k of ‖e(k)‖² ÷ (1-ηλ_G/2)^k‖e(0)‖²"
 IMPLICIT_RATE = RATE.replace("λ_G", "λ_H")  # networks two and three have their own eigenvalue
 VANILLA_STEPS = STEPS.replace("λ_G", "λ_Z")
+FROZEN = "‖e - ē‖ ÷ ‖e(0)‖, ē by the first kernel of autograd"
+EXPONENT = "exponent of ‖e‖² over the whole run ÷ the promised one"
 
 
 def _beyond(name: str, value: float, relation: str, bound: float) -> Measurement:
@@ -54,15 +57,26 @@ def _asked(conditions: Conditions) -> Iterator[Measurement]:
 
 def _over_rate(run: Trajectory, rate: float) -> float:
     """Return the largest ‖e(t)‖² ÷ e^{-rate·t}‖e(0)‖² after the start."""
+    if run.stopped:
+        return math.inf
     squares = run.error_norm**2 / run.error_norm[0] ** 2
     return float(np.max(squares[1:] / np.exp(-rate * run.times[1:])))
 
 
 def _over_steps(run: Trajectory, rate: float) -> float:
     """Return the largest ‖e(k)‖² ÷ (1-η·rate)^k‖e(0)‖² after the start."""
+    if run.stopped:
+        return math.inf
     squares = run.error_norm**2 / run.error_norm[0] ** 2
     bounds = (1 - run.step * rate) ** run.gradients.astype(float)
     return float(np.max(squares[1:] / bounds[1:]))
+
+
+def _exponent(run: Trajectory, promised: float) -> Iterator[Measurement]:
+    """Compare -log of the fall of ‖e‖² over a whole run with the promise, of 10⁻³ at least."""
+    fall = -2 * math.log(run.error_norm[-1] / run.error_norm[0])
+    yield given("the factor promised at the end", math.exp(-promised), "≤", 1.01 * lab.PROMISE)
+    yield headline(at_least(EXPONENT, -math.inf if run.stopped else fall / promised, 1.0))
 
 
 def _largest(values: np.ndarray | None) -> float:
@@ -80,6 +94,7 @@ def _smallest(values: np.ndarray | None) -> float:
 def _moved(
     name: str, model: ReLUImplicit, X: Tensor, move: Tensor, lambda0: float
 ) -> Iterator[Measurement]:
+    """Compare G after a move of U with the lemma."""
     G0 = relu_implicit.feature_gram(model, X)
     phi = torch.relu(X @ (model.U.detach() + move).mT) / math.sqrt(model.m)
     G = phi @ phi.mT
@@ -99,12 +114,25 @@ def _masked_move(trial, *, norm="operator"):
     yield from _moved("masked move", model, X, move, in_the_limit)
 
 
+def _shrunk(trial, *, times=1.0, share=1.0):
+    """Shrink and stretch U, for one input with all units on: the radius is nearly used up."""
+    model, x = lab.lone_network(trial.seed)
+    lambda0 = share * 4 / 3 * lab.least(relu_implicit.feature_gram(model, x))
+    U = model.U.detach()
+    radius = times * lab.lemma34_radius(model, x, lambda0=lambda0)
+    for name, side in (("shrunk", -1), ("stretched", 1)):
+        for m in _moved(name, model, x, side * lab.stretched(U, radius), lambda0):
+            tight = m.name in ("shrunk: λ_min(G) ÷ (λ_G/2)", "stretched: ‖G-G(0)‖ ÷ (λ_G/4)")
+            yield headline(m) if tight else m
+
+
 @claim(
     "gao2022.lemma3.4",
     "While U moves by at most √m λ_G/(12ω‖X‖_F²), λ_min(ΦΦᵀ) stays above λ_G/2",
     "lem-feature-gram",
 )
 def feature_gram_is_stable(trial):
+    yield from _shrunk(trial)
     yield from _masked_move(trial)
     model, X = ReLUImplicit.init(200, 5, gamma=0.1, seed=trial.seed), sphere(8, 5, trial.seed + 100)
     at_the_start = 4 / 3 * lab.least(relu_implicit.feature_gram(model, X))
@@ -121,10 +149,22 @@ def feature_gram_is_stable(trial):
 
 # ReLU is not 1-Lipschitz for the operator norm
 feature_gram_is_stable.breaks(
-    "the printed radius, with ‖X‖ and the constant 16: erratum E3",
+    "the printed radius, with ‖X‖ and the constant 16: erratum gao2022-E3",
     "masked move",
     part=_masked_move,
     norm="printed",
+)
+
+
+feature_gram_is_stable.breaks(
+    "U moves by twice the radius",
+    "shrunk: λ_min",
+    "stretched: ‖G",
+    part=_shrunk,
+    times=2.0,
+)
+feature_gram_is_stable.breaks(
+    "λ_min(G(0)) ≥ ¾λ_G fails: λ_G = 2λ_min(G(0))", "shrunk: λ_min", part=_shrunk, share=1.5
 )
 
 
@@ -149,13 +189,37 @@ def _ways(run: Trajectory, bounds: Mapping[str, float]) -> Iterator[Measurement]
 
 
 def _flow_kept(trial, *, printed=False, twins=False):
-    _, s, run = lab.near_flow(trial.seed, twins=twins)
-    yield from _kept(s, run, printed=printed)
+    near = lab.near_flow(trial.seed, twins=twins)
+    yield from _kept(near.scales, near.run, printed=printed)
 
 
-def _flow_ways(trial, *, gamma=0.1, until=6.0, train="WUac"):
-    _, s, run = lab.near_flow(trial.seed, gamma=gamma, until=until, train=train)
-    yield from _ways(run, s.flow_displacements)
+def _flow_ways(trial, *, gamma=0.9, until=None, train="WUac"):
+    near = lab.near_flow(trial.seed, gamma=gamma, until=until, train=train)
+    yield from _ways(near.run, near.scales.flow_displacements)
+
+
+def _lone_ways(trial):
+    """Measure the ways where the bounds are least loose: one input, all units on."""
+    for readout, names in ((0.1, "ac"), (1.0, "WU")):
+        lone = lab.lone_flow(trial.seed, readout)
+        for name in names:
+            share = lone.run.displacement[name].max() / lone.scales.flow_displacements[name]
+            yield headline(at_most(f"one input: ‖{name}(t)-{name}(0)‖ ÷ bound", share, 1.0))
+
+
+def _corner(trial, *, gamma=1.0, length=1.0, readout=1.0):
+    """Compare gradients with their bounds where these are attained."""
+    s, model, X, y = lab.corner(trial.seed, gamma=gamma, length=length, readout=readout)
+    found = lab.solved_gradient(model, X, y)
+    for name, grad in found.grads.items():
+        share = float(grad.norm() / found.error.norm()) / s.gradients[name]
+        yield equal(f"all norms doubled: ‖∇_{name}L‖ ÷ bound", share, 1.0, TWO_ROUTES)
+
+
+def _far_labels(trial, *, share):
+    far = lab.far_flow(trial.seed, share)
+    yield from _kept(far.scales, far.run)
+    yield at_most(RATE, _over_rate(far.run, far.scales.lambda0), 1.0)
 
 
 @claim(
@@ -164,9 +228,14 @@ def _flow_ways(trial, *, gamma=0.1, until=6.0, train="WUac"):
     "thm-relu-flow",
 )
 def flow_invariants(trial):
-    yield from _asked(lab.near_flow(trial.seed)[0])
+    near = lab.near_flow(trial.seed)
+    yield from _asked(near.conditions)
+    yield given("the factor promised at the end", _promised(near), "≤", 1.01 * lab.PROMISE)
     yield from _flow_kept(trial)
     yield from _flow_ways(trial)
+    yield from _lone_ways(trial)
+    yield from _corner(trial)
+    yield from _standing_still(trial)
     wide, short, run = lab.ordinary_flow(trial.seed)
     yield _beyond("m needed ÷ m", short, "≥", 1e6)
     floor = run.block_min["c"].min() / (wide.rate / 2)
@@ -176,8 +245,19 @@ def flow_invariants(trial):
         yield _beyond(f"‖{name}(t)-{name}(0)‖ ÷ bound", share, "≤", 1.0)
 
 
+def _standing_still(trial):
+    """Compare the flow with the one of the first kernel."""
+    yield within(f"one input: {FROZEN}", lab.lone_flow(trial.seed, 1.0).frozen, 0.01)
+    yield within(f"two inputs: {FROZEN}", lab.near_flow(trial.seed).frozen, 1e-3)
+
+
+def _promised(near: lab.NearRun) -> float:
+    """Return what the flow theorem promises of ‖e‖² at the end of a run."""
+    return math.exp(-near.conditions.rate * float(near.run.times[-1]))
+
+
 flow_invariants.breaks(
-    "the printed bounds on ‖a(t)‖ and ‖c(t)‖, which do not see m: erratum E4",
+    "the printed bounds on ‖a(t)‖ and ‖c(t)‖, which do not see m: erratum gao2022-E4",
     "max ‖a",
     "max ‖c",
     part=_flow_kept,
@@ -187,17 +267,36 @@ flow_invariants.breaks(
     "two equal inputs: λ_min(G(0)) ≥ ¾λ_G fails, λ_G kept", "min", part=_flow_kept, twins=True
 )
 flow_invariants.breaks(
-    "only W is trained, at γ = 0.01: the read-outs do not drive the decay",
+    "only W is trained, at γ = 0.01/ω: the read-outs do not drive the decay",
     part=_flow_ways,
-    gamma=0.01,
+    gamma=0.04,
     until=5e4,
     train="W",
+)
+flow_invariants.breaks(
+    "the width is missed by a factor below 100 in √m: labels at 0.7 of the output",
+    "min over t",
+    part=_far_labels,
+    share=0.7,
+)
+flow_invariants.breaks(
+    "γ = 1.5/(4ω)",
+    *(f"all norms doubled: ‖∇_{k}" for k in "WUa"),  # c does not see the cell
+    part=_corner,
+    gamma=1.5,
+)
+flow_invariants.breaks("inputs of length 1.5", part=_corner, length=1.5)
+flow_invariants.breaks(
+    "‖a(0)‖ = ‖c(0)‖ = 1.5√m",
+    *(f"all norms doubled: ‖∇_{k}" for k in "WU"),  # a and c do not see the read-outs
+    part=_corner,
+    readout=1.5,
 )
 
 
 def _flow_decay(trial, *, twins=False, train="WUac"):
-    _, s, run = lab.near_flow(trial.seed, twins=twins, train=train)
-    yield at_most(RATE, _over_rate(run, s.lambda0), 1.0)
+    near = lab.near_flow(trial.seed, twins=twins, train=train)
+    yield at_most(RATE, _over_rate(near.run, near.scales.lambda0), 1.0)
 
 
 @claim(
@@ -206,8 +305,12 @@ def _flow_decay(trial, *, twins=False, train="WUac"):
     "thm-relu-flow",
 )
 def flow_rate(trial):
-    yield from _asked(lab.near_flow(trial.seed)[0])
+    near, lone = lab.near_flow(trial.seed), lab.lone_flow(trial.seed, 0.1)
+    yield from _asked(near.conditions)
     yield from _flow_decay(trial)
+    yield from _standing_still(trial)
+    # one input and a small read-out: nothing else helps the two blocks that the proof counts
+    yield from _exponent(lone.run, lone.conditions.rate * float(lone.run.times[-1]))
     wide, short, run = lab.ordinary_flow(trial.seed)
     yield _beyond("m needed ÷ m", short, "≥", 1e6)
     yield _beyond(RATE, _over_rate(run, wide.rate), "≤", 1.0)
@@ -217,14 +320,36 @@ flow_rate.breaks("two equal inputs with different labels, λ_G kept", part=_flow
 flow_rate.breaks(
     "only W is trained: λ_min(ΦΦᵀ) no longer bounds the tangent kernel", part=_flow_decay, train="W"
 )
+flow_rate.breaks(
+    "the width is missed: labels at minus the output switch all units off",
+    RATE,
+    part=_far_labels,
+    share=-1.0,
+)
 
 
 # --- gao2022: gradient descent -----------------------------------------------------------------
 
 
 def _descent_ways(trial, *, times_edge=0.0):
-    _, s, run = lab.near_descent(trial.seed, times_edge, False)
-    yield from _ways(run, s.descent_displacements)
+    near = lab.near_descent(trial.seed, times_edge, False)
+    yield from _ways(near.run, near.scales.descent_displacements)
+
+
+def _descent_corner(trial, *, length=1.0):
+    """Compare kernel and remainder with their bounds where these are attained."""
+    s, model, X, y = lab.corner(trial.seed, length=length)
+    top = lab.edge(model, X) / s.smoothness
+    yield equal("all norms doubled: λ_max(H) ÷ (20ω²+52)n", top, 1.0, TWO_ROUTES)
+    step = 1e-6
+    rest, error, _ = lab.remainders(model, X, y, step, 1)
+    share = float(rest[0] / (s.remainder * (step * error[0]) ** 2))
+    yield equal("all norms doubled: ‖Δŷ+ηHe‖ ÷ kη²‖e‖²", share, 1.0, 0.01)
+
+
+def _at_the_kink(trial, *, share=0.9):
+    left = lab.pushed(trial.seed, share)
+    yield at_least("W and U gone their way against a unit: what is left of it", left, 0.0)
 
 
 def _inner_term(trial, *, sign=1.0):
@@ -248,12 +373,19 @@ def _inner_term(trial, *, sign=1.0):
     "thm-relu-descent",
 )
 def descent_invariants(trial):
-    conditions, s, run = lab.near_descent(trial.seed, 0.0, False)
+    conditions, s, run, frozen = lab.near_descent(trial.seed, 0.0, False)
     yield from _asked(conditions)
     yield from _kept(s, run)
     yield from _descent_ways(trial)
+    yield within(FROZEN, frozen, 1e-3)
     yield equal("units that changed side", _largest(run.flips), 0, 0)
-    yield at_most("max λ_max(H) ÷ (20ω²+52)n", _largest(run.gram_max) / s.smoothness, 1.0)
+    yield from _descent_corner(trial)
+    yield from _at_the_kink(trial)
+    # labels at 0.9 of the width: then U may go 0.9 of the way to the radius of Lemma 3.4
+    lone = lab.lone_flow(trial.seed, 1.0).scales
+    radius = lab.lemma34_radius(*lab.lone_network(trial.seed))
+    share = lone.descent_displacements["U"] / radius
+    yield headline(at_most("what the width admits for U ÷ the radius of Lemma 3.4", share, 1.0))
     model, X, y, _ = lab.near_network(trial.seed)
     step = conditions.step
     rest, error, _ = lab.remainders(model, X, y, step, 10)
@@ -268,16 +400,20 @@ descent_invariants.breaks(
     "the step is 3 ÷ λ_max(H(0)), beyond the edge 2 ÷ λ_max", part=_descent_ways, times_edge=3.0
 )
 descent_invariants.breaks(
-    "the printed (43): the contribution of W and U counted as a loss, E6",
+    "the printed (43): the contribution of W and U counted as a loss, gao2022-E6",
     part=_inner_term,
     shown={"vs -eᵀ": "vs +eᵀ"},
     sign=-1.0,
 )
+descent_invariants.breaks(
+    "the margin is missed: labels 4 times too far", part=_at_the_kink, share=4.0
+)
+descent_invariants.breaks("inputs of length 1.5", part=_descent_corner, length=1.5)
 
 
 def _descent_decay(trial, *, times_edge=0.0, twins=False):
-    _, s, run = lab.near_descent(trial.seed, times_edge, twins)
-    yield at_most(STEPS, _over_steps(run, s.lambda0 / 2), 1.0)
+    near = lab.near_descent(trial.seed, times_edge, twins)
+    yield at_most(STEPS, _over_steps(near.run, near.scales.lambda0 / 2), 1.0)
 
 
 def _certificate(trial, *, times_edge=1.0):
@@ -297,8 +433,12 @@ def _certificate(trial, *, times_edge=1.0):
     "thm-relu-descent",
 )
 def descent_rate(trial):
-    yield from _asked(lab.near_descent(trial.seed, 0.0, False)[0])
+    near, lone = lab.near_descent(trial.seed, 0.0, False), lab.long_descent(trial.seed)
+    yield from _asked(near.conditions)
     yield from _descent_decay(trial)
+    yield within(FROZEN, near.frozen, 1e-3)
+    steps, rate = int(lone.run.gradients[-1]), lone.run.step * lone.conditions.rate
+    yield from _exponent(lone.run, -steps * math.log1p(-rate))
     model, X, y = lab.ordinary(trial.seed)
     wide = relu_implicit.descent_conditions(model, X, y)
     run = lab.descend(model, X, y, 1.0 / lab.edge(model, X), 60, tol=1e-8)
@@ -342,19 +482,34 @@ def _implicit_kernel(trial, *, deep=True):
 )
 def implicit_dynamics(trial):
     yield from _implicit_kernel(trial)
-    _, model, X, run = lab.near_implicit(trial.seed, False)
-    yield at_least("λ_min(H(0))", lab.least(lab.implicit_gram(model, X)), 0.0)
-    slowest = _smallest(run.gram_min)
-    yield at_most("L(t) ÷ e^{-2λt}L(0), λ = min λ_min(H)", _over_rate(run, 2 * slowest), 1.0)
+    yield from _least_eigenvalue(trial)
+
+
+def _least_eigenvalue(trial, *, least=True):
+    near = lab.near_implicit(trial.seed, False)
+    slowest = _smallest(near.run.gram_min if least else near.run.gram_max)
+    name = "L(t) ÷ e^{-2λt}L(0), λ = min λ_min(H)"
+    yield at_most(name, _over_rate(near.run, 2 * slowest), 1.01)  # room for the integrator
+    # the exponent between the last two records, where the slowest direction is left alone
+    error, times = near.run.error_norm, near.run.times
+    pace = math.log(error[-2] / error[-1]) / float(times[-1] - times[-2])
+    yield equal("-d log‖e‖/dt at the end ÷ λ", pace / slowest, 1.0, 0.1)
 
 
 implicit_dynamics.breaks(
     "the adjoint state of one layer, Da, instead of D(I-γ̃WᵀD)⁻¹a", part=_implicit_kernel, deep=False
 )
+implicit_dynamics.breaks(
+    "λ is larger than λ_min(H): the largest eigenvalue",
+    part=_least_eigenvalue,
+    shown={"λ_min": "λ_max"},
+    least=False,
+)
 
 
-def _implicit_conclusions(trial, *, twins=False):
-    conditions, _, _, run = lab.near_implicit(trial.seed, twins)
+def _implicit_conclusions(trial, *, twins=False, far=False):
+    near = lab.unreachable(trial.seed) if far else lab.near_implicit(trial.seed, twins)
+    conditions, run = near.conditions, near.run
     known = conditions.constants
     floor = _smallest(run.gram_min) / (conditions.rate / 2)
     yield at_least("min over t of λ_min(H(t)) ÷ (λ_H/2)", floor, 1.0)
@@ -370,9 +525,15 @@ def _implicit_conclusions(trial, *, twins=False):
     "thm-implicit-only",
 )
 def implicit_only_rate(trial):
-    conditions, model, X, _ = lab.near_implicit(trial.seed, False)
+    conditions, model, X, run, frozen = lab.near_implicit(trial.seed, False)
     yield from _asked(conditions)
     yield from _implicit_conclusions(trial)
+    yield from _exponent(run, conditions.rate * float(run.times[-1]))
+    yield within(FROZEN, frozen, 1e-3)
+    unit = lab.one_unit(trial.seed)
+    yield equal("one unit at γ̃w = q: (2/λ_H)‖∇_WL‖‖e(0)‖/‖e‖ ÷ r", unit.gradient, 1, TWO_ROUTES)
+    yield at_most("one unit, w + r: change of √H ÷ bound", unit.spectrum, 1.0)
+    yield at_most("one unit, w + r: change of the pre-activation ÷ bound", unit.margin, 1.0)
     draws = model.solve(X, tol=lab.STATES).z @ signs(model.m, 2000, g=trial.g)
     mean, rho0 = float(draws.pow(2).sum(0).mean()), conditions.constants["rho0"]
     bound = float(model.inject(X).detach().pow(2).sum()) / (1 - rho0) ** 2
@@ -392,6 +553,15 @@ implicit_only_rate.breaks(
     IMPLICIT_RATE,
     part=_implicit_conclusions,
     twins=True,
+)
+implicit_only_rate.breaks(
+    "the labels are not near: negative ones, which a ≥ 0 cannot reach",
+    "min over t",
+    "max γ̃‖W(t)‖",
+    IMPLICIT_RATE,
+    "units",
+    part=_implicit_conclusions,
+    far=True,
 )
 
 
@@ -458,8 +628,11 @@ def pl_through_gram(trial):
 pl_through_gram.breaks("the read-out is not trained", part=_pl_gram, trained="WU")
 
 
-def _condition_one(trial, *, readout=0.0):
-    model, X, y = lab.small_readout(trial.seed, readout)
+def _condition_one(trial, *, small=True):
+    model, X, y = lab.small_readout(trial.seed)
+    if not small:
+        model = lab.aligned(trial.seed)[0]
+        y = lab.outputs(model, X) + 0.01
     conditions = vanilla.condition_one(model, X, y, lab.DELTA)
     for name in ("(7)", "(8)", "(9')"):
         yield at_most(f"{name}: need ÷ have", conditions[name].ratio, 1.0)
@@ -476,6 +649,12 @@ def _condition_one(trial, *, readout=0.0):
 )
 def initial_condition(trial):
     yield from _condition_one(trial)
+    model, X = lab.aligned(trial.seed, 1, size=30.0)
+    y = lab.outputs(model, X)
+    printed = vanilla.condition_one(model, X, y, 1e-3, printed=True)["(9)"]
+    implied = lab.condition_nine_obstruction(model, X, 1e-3).ratio
+    name = "one long input: ratio of (9) ÷ ratio implied"
+    yield headline(at_least(name, printed.ratio / implied, 1.0))
     X = sphere(3, 6, trial.seed + 100, radius=math.sqrt(6))
     y = signs(3, g=generator(trial.seed + 200))
     for m in (25, 50, 100):
@@ -487,31 +666,47 @@ def initial_condition(trial):
 
 # no width helps: ‖a(0)‖ ≈ 1
 initial_condition.breaks(
-    "the read-out of Assumption 1, a(0) ~ N(0, I/m): erratum L1", part=_condition_one, readout=1.0
+    "a read-out of length 1, as in Assumption 1: ling2023-L1",
+    "(9",
+    "4n",
+    part=_condition_one,
+    small=False,
 )
 
 
-def _vanilla_conclusions(trial, *, times_edge=0.0, twins=False):
-    _, s, run = lab.near_vanilla(trial.seed, times_edge, twins)
-    yield at_most("max ‖W(k)‖", run.norms["W"].max(), 1.0)
+def _vanilla_conclusions(trial, *, times_edge=0.0, twins=False, labels=0.9):
+    near = lab.near_vanilla(trial.seed, 2, times_edge, twins, labels)
+    s, run = near.scales, near.run
+    yield at_most("max ‖W(k)‖ ÷ (‖W(0)‖+δ)", run.norms["W"].max() / s.w, 1.0)
     floor = float(run.block_min["a"].min()) / (s.lambda0 / 2)
     yield at_least("min over k of λ_min(G(k)) ÷ (λ_Z/2)", floor, 1.0)
     yield at_most(VANILLA_STEPS, _over_steps(run, s.lambda0 / 2), 1.0)
+    far = max(float(way.max()) for way in run.displacement.values())
+    yield at_most("the longest way of a weight ÷ δ", far / s.delta, 1.0)
+    share = near.moved / ((1 - math.sqrt(0.5)) * math.sqrt(s.lambda0))
+    yield at_most("‖Z(k)-Z(0)‖_F at the end ÷ (1-1/√2)√λ_Z", share, 1.0)
+
+
+def _vanilla_ways(near: lab.VanillaRun, kind: str) -> Iterator[Measurement]:
+    s = near.scales
     for name, bound in s.gradients.items():
-        way = 4 / s.lambda0 * bound * s.x * s.error
-        share = run.displacement[name].max() / way
-        yield at_most(f"‖{name}(k)-{name}(0)‖_F ÷ (4/λ_Z)c‖X‖_F‖e(0)‖", share, 1.0)
+        share = near.run.displacement[name].max() / (4 / s.lambda0 * bound * s.x * s.error)
+        yield at_most(f"{kind}: ‖{name}(k)-{name}(0)‖_F ÷ (4/λ_Z)c‖X‖_F‖e(0)‖", share, 1.0)
+
+
+def _vanilla_corner(trial, *, norm=0.0):
+    for name, share in lab.vanilla_corner(trial.seed, norm=norm).items():
+        what = f"at the end of the balls: ‖∇_{name}L‖_F ÷ c_{name.lower()}‖X‖_F‖e‖"
+        yield equal(what, share, 1.0, TWO_ROUTES)
 
 
 def _proof_gain(trial, *, printed=False):
-    """Compare the factor that one step of the proof gives with the rate claimed.
-
-    With the ``printed`` (9) the balls are widened until it holds with room 0.9 and (9') fails.
-    """
-    model, X, y = lab.small_readout(trial.seed)
-    s = vanilla.scales(model, X, y, lab.widest_ball(model, X, y) if printed else lab.DELTA)
+    """Compare the factor that one step of the proof gives with the rate claimed, at 0.9 of (9')."""
+    model, X, y = lab.small_readout(trial.seed, printed=printed)
+    s = vanilla.scales(model, X, y, lab.DELTA)
     gain = (1 - s.factor(s.step)) / (s.step * s.lambda0 / 2)
-    yield at_least("what a step of the proof gains ÷ (ηλ_Z/2), at the largest step", gain, 1.0)
+    name = "what a step of the proof gains ÷ (ηλ_Z/2), at the largest step"
+    yield headline(at_least(name, gain, 1.0))
 
 
 @claim(
@@ -520,8 +715,16 @@ def _proof_gain(trial, *, printed=False):
     "thm-vanilla-descent",
 )
 def vanilla_rate(trial):
-    yield from _asked(lab.near_vanilla(trial.seed, 0.0, False)[0])
+    near, lone = lab.near_vanilla(trial.seed), lab.near_vanilla(trial.seed, 1)
+    yield from _asked(near.conditions)
     yield from _vanilla_conclusions(trial)
+    yield from _vanilla_ways(near, "two inputs")
+    yield within("two inputs: a step vs the gradient of autograd", near.gradient, 1e-6)
+    yield from _vanilla_ways(lone, "one input")
+    yield within(f"one input: {FROZEN}", lone.frozen, 0.01)
+    steps, rate = int(near.run.gradients[-1]), near.run.step * near.conditions.rate
+    yield from _exponent(near.run, -steps * math.log1p(-rate))
+    yield from _vanilla_corner(trial)
     yield from _proof_gain(trial)
     model = VanillaDEQ.init(50, 10, seed=trial.seed)
     X = sphere(6, 10, trial.seed + 100, radius=math.sqrt(10))
@@ -549,6 +752,10 @@ vanilla_rate.breaks(
     part=_vanilla_conclusions,
     twins=True,
 )
-vanilla_rate.breaks("the printed (9), with 4 for 8: erratum L13", part=_proof_gain, printed=True)
+vanilla_rate.breaks("the printed (9), with 4 for 8: ling2023-L13", part=_proof_gain, printed=True)
+vanilla_rate.breaks(
+    "(7) fails: labels 30 times too far", "the longest way", part=_vanilla_conclusions, labels=30.0
+)
+vanilla_rate.breaks("W is 0.1 outside its ball", part=_vanilla_corner, norm=0.1)
 
 check = checks(claim)

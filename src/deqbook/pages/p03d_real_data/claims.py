@@ -1,8 +1,8 @@
 """Chapter 3, real data: what Figure 1 of gao2022 and Figure 1 of ling2023 must show.
 
 A figure is reproduced when its message is, at a size that runs here. Only what shows on every seed
-is asserted; what does not is on the page. A seed draws other weights and takes other pictures. The
-bounds are ours, so none is the slack of a theorem.
+is asserted; what does not is on the page, and in the standing of the claim. A seed draws other
+weights and other pictures. The bounds are ours, so none is the slack of a theorem.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 
 from deqbook.claims import chapter, checks, within
 from deqbook.dynamics import Trajectory
-from deqbook.pages.p03d_real_data.lab import SETS, DescentRun, edge, train
+from deqbook.kernels import gram_parts
+from deqbook.pages.p03d_real_data.lab import SETS, DescentRun, build, edge, samples, train
 
 claim = chapter("03d_real_data")
+
+SIZE = 60
+PARTS = 1000 // SIZE  # so many blocks of pictures has a bundled set
+CLEAN = ("MNIST", "Fashion-MNIST")
 
 _run = lru_cache(maxsize=64)(train)  # a control shares the runs that it does not change
 
 
 def _base(trial, **options: Any):
-    return DescentRun(seed=trial.seed, part=trial.seed, n=60, double=True, test=False, **options)
+    part = trial.seed % PARTS  # the weights are new for every seed, the pictures for sixteen
+    return DescentRun(seed=trial.seed, part=part, n=SIZE, double=True, **options)
 
 
 def _fall(run: Trajectory) -> float:
@@ -56,11 +63,11 @@ def _ratio(wide: Trajectory, narrow: Trajectory) -> float:
 # --- gao2022: all layers trained, four data sets ------------------------------------------------
 
 
-def _on_each_set(trial, fraction, epochs=60):
+def _on_each_set(trial, fraction, epochs=60, sets=tuple(SETS)):
     """Train width 100 on each set, with a step that is a fraction of the edge."""
     base = _base(trial, m=100, step=fraction, epochs=epochs, every=1, norms=False)
-    for name, title in SETS.items():
-        yield title, _run(replace(base, data=name))
+    for name in sets:
+        yield SETS[name], _run(replace(base, data=name))
 
 
 def _steady(trial, *, fraction=0.5, epochs=60):
@@ -69,9 +76,25 @@ def _steady(trial, *, fraction=0.5, epochs=60):
         yield within(f"{title}: change of ‖W‖ ÷ start", _drift(run), 1e-3)
 
 
-def _learnt(trial, *, fraction=0.5):
-    for title, run in _on_each_set(trial, fraction):
+def _learnt(trial, *, fraction=0.5, sets=tuple(SETS)):
+    for title, run in _on_each_set(trial, fraction, sets=sets):
         yield within(f"{title}: loss after 60 epochs ÷ start", _fall(run), 0.9)
+        if title in CLEAN:  # sixty photographs do not always teach about others
+            test = math.inf if run.stopped else run.test_loss[-1] / run.test_loss[0]
+            yield within(f"{title}: test loss after 60 epochs ÷ start", test, 0.9)
+
+
+def _first_step(trial, *, forgotten=""):
+    """Compare the first epoch on each set with (I - ηH)e; ``forgotten`` leaves out a block of H."""
+    base = _base(trial, m=100, step=0.5, epochs=60, every=1, norms=False)
+    for name, title in SETS.items():
+        case = replace(base, data=name)
+        run, blocks = _run(case), gram_parts(build(case), samples(case).x_train)
+        H = torch.stack([K for k, K in blocks.items() if k != forgotten]).sum(dim=0).numpy()
+        before, after = run.error[:2]
+        rest = np.linalg.norm(after - before + run.step * H @ before)
+        away = float(rest / np.linalg.norm(after - before))
+        yield within(f"{title}: ‖Δe + ηHe‖ ÷ ‖Δe‖ in the first epoch", away, 0.1)
 
 
 def _late_phase(trial, *, wide=120):
@@ -93,10 +116,14 @@ def _near_one_fifth(trial, *, gamma=0.1):
     "gao2022.figure1",
     "All layers trained: the loss falls on four data sets and the norm does not move",
     "fig-3d-gao2022",
+    standing="partly",
+    reason="The source's test loss improves with the width; with 100 pictures and widths up to 200 "
+    "ours does not, and on photographs it need not fall.",
 )
 def four_data_sets(trial):
     yield from _steady(trial)
     yield from _learnt(trial)
+    yield from _first_step(trial)
     yield from _late_phase(trial)
     yield from _near_one_fifth(trial)
 
@@ -105,9 +132,13 @@ four_data_sets.breaks(
     "the step is 8 times the edge 2/λ_max(H(0))", part=_steady, fraction=8.0, epochs=4
 )
 four_data_sets.breaks(
-    "the step is 1/10000 of the edge, near what the theorem proves", part=_learnt, fraction=1e-4
+    "the step is 1/10000 of the edge",
+    part=_learnt,
+    fraction=1e-4,
+    sets=("mnist01", "svhn01"),  # the fastest and the slowest
 )
-four_data_sets.breaks("the wide network has width 3", part=_late_phase, wide=3)
+four_data_sets.breaks("the input layer is left out of the kernel", part=_first_step, forgotten="U")
+four_data_sets.breaks("the wide network has width 2", part=_late_phase, wide=2)
 four_data_sets.breaks(
     "γ = 0.6 instead of 0.1: the cell does not contract", part=_near_one_fifth, gamma=0.6
 )
@@ -116,16 +147,23 @@ four_data_sets.breaks(
 # --- ling2023: faster with width at one step ----------------------------------------------------
 
 THREE = {"sphere": "sphere", "mnist01": "MNIST", "cifar01": "CIFAR-10"}
-NARROW, WIDE = 20, 100
+NARROW, WIDE = 10, 100
+NETWORKS = {"sphere": (1, 1), "mnist01": (2, 4)}  # wide ones and narrow ones to average over
 
 
-def _widths(trial, *, sets=tuple(THREE), times=1.0):
-    base = _base(trial, network="ling2023", m=WIDE, rule="fixed", epochs=150, every=150)
+def _widths(trial, *, times=1.0, sets=tuple(NETWORKS)):
+    """Compare two widths by the geometric mean of the losses; ``times`` shortens the wide step."""
+    base = _base(trial, network="ling2023", m=WIDE, rule="fixed", epochs=40, every=40, norms=False)
     for name in sets:
-        wide = replace(base, data=name, norms=False)
-        wide = replace(wide, step=0.3 * edge(wide))
-        narrow = replace(wide, m=NARROW, step=times * wide.step)
-        ratio = _ratio(_run(wide), _run(narrow))
+        first = replace(base, data=name, test=False)
+        step = 0.6 * edge(first)
+        means = []
+        for m, count, h in zip((WIDE, NARROW), NETWORKS[name], (step / times, step)):
+            cases = [replace(first, m=m, step=h, seed=trial.seed + 1000 * k) for k in range(count)]
+            runs = [_run(case) for case in cases]
+            ends = [math.nan if run.stopped else math.log(run.loss[-1]) for run in runs]
+            means.append(sum(ends) / count)
+        ratio = math.exp(means[0] - means[1])
         yield within(f"{THREE[name]}: loss at width {WIDE} ÷ width {NARROW}", ratio, 1)
 
 
@@ -139,6 +177,9 @@ def _norm_stays(trial, *, fraction=0.3, epochs=30):
     "ling2023.figure1",
     "With one step for all widths, a wider network trains faster and ‖W‖ stays below 1",
     "fig-3d-ling2023",
+    standing="partly",
+    reason="On CIFAR-10 most wider networks are faster at this size, not each; only the norm is "
+    "asserted there.",
 )
 def faster_with_width(trial):
     yield from _widths(trial)
@@ -148,7 +189,7 @@ def faster_with_width(trial):
 faster_with_width.breaks(
     "steps in proportion to 1/m instead of one step: the order is reversed",
     part=_widths,
-    sets=("sphere", "mnist01"),  # on CIFAR-10 a seed shows no order
+    sets=("mnist01",),  # on the sphere the two come out nearly even
     times=WIDE / NARROW,
 )
 faster_with_width.breaks(

@@ -29,6 +29,8 @@ from deqbook.regularize import (
     Schedule,
     SquaredDistance,
     SquaredL2,
+    Weights,
+    sam,
 )
 from deqbook.runtime import generator, normal
 from deqbook.solvers import Newton, fixed_point
@@ -311,13 +313,13 @@ class Recursion:
     t1: float
     t2: float
 
-    def after(self, steps: int) -> float:
-        """Return a after ``steps`` steps."""
-        a = self.start
+    def path(self, steps: int) -> np.ndarray:
+        """Return a₁, …, a_K for K = ``steps``."""
+        a = [self.start]
         for k in range(1, steps):
             p = self.r1 / (k + 1) ** self.t1
-            a = (1 - p) * a + p * self.r2 / k**self.t2
-        return a
+            a.append((1 - p) * a[-1] + p * self.r2 / k**self.t2)
+        return np.array(a)
 
     def bound(self, steps: int, *, sign: float = -1.0) -> float:
         r"""Return :math:`\min_je^{-\sum_{i=j+1}^Kp_i}\max(a_1,r_2)+r_2j^{-t_2}`, a bound on a_K.
@@ -343,15 +345,64 @@ class Recursion:
         return max(2 * self.r2, max(self.start, self.r2) * k**self.t2)
 
 
-def frozen_point(T: Map, R: Regulariser, schedule: Schedule, k: int, like: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Frozen:
+    """Weights of SAM that are the same at every step: γ, β and λ."""
+
+    gamma: float
+    weight: float
+    lam: float
+
+    def beta(self, k: int) -> float:
+        """Return β, whatever the step."""
+        return self.weight
+
+    def decay(self, k: int) -> float:
+        """Return λ, whatever the step."""
+        return self.lam
+
+    def objections(self, R: Regulariser) -> tuple[str, ...]:
+        """No theorem asks anything of them."""
+        return ()
+
+
+def frozen(schedule: Weights, k: int) -> Frozen:
+    """Return the weights of step k of a schedule, for every step."""
+    return Frozen(schedule.gamma, schedule.beta(k), schedule.decay(k))
+
+
+def theorem_weights(smoothness: float, rho: float, c: float, k: int) -> Frozen:
+    """Return γ, β_k and λ_k as the theorem prints them: what a schedule is compared with."""
+    first = min(0.5, smoothness / 2)
+    return Frozen(1 / (2 * smoothness), first * float(k) ** -rho, first * float(k) ** -c)
+
+
+def frozen_point(T: Map, R: Regulariser, schedule: Weights, k: int, like: Tensor) -> Tensor:
     """Return the fixed point of step k with its weights held fixed, by Newton's method."""
-    beta, decay, gamma = schedule.beta(k), schedule.decay(k), schedule.gamma
+    weights = frozen(schedule, k)
 
     def step(z: Tensor) -> Tensor:
-        s = (1 - gamma * decay) * z - gamma * R.gradient(z)
-        return beta * s + (1 - beta) * T(z)
+        return sam(T, z, R, weights, 1)
 
     return fixed_point(step, like, solver=Newton(), tol=1e-13).z
+
+
+def curvature(R: Regulariser, at: Tensor) -> Tensor:
+    """Return the Hessian of R at one state, from its gradient."""
+    return torch.autograd.functional.jacobian(R.gradient, at)
+
+
+def frozen_bias(A: Tensor, R: Regulariser, weights: Frozen, goal: Tensor) -> Tensor:
+    r"""Return :math:`\bar z_k-\bar z` of a quadratic R where :math:`T(z)=\bar z+A(z-\bar z)`.
+
+    With :math:`\nabla R(z)=Hz-h` it solves :math:`N(\bar z_k-\bar z)=\beta\gamma(h-(H+\lambda I)
+    \bar z)`, :math:`N=(1-\beta)(I-A)+\beta\gamma(H+\lambda I)`; no iteration.
+    """
+    eye, zero = torch.eye(len(goal), dtype=goal.dtype), torch.zeros_like(goal)
+    H = curvature(R, zero) + weights.lam * eye
+    pull = weights.weight * weights.gamma
+    N = (1 - weights.weight) * (eye - A) + pull * H
+    return torch.linalg.solve(N, pull * (-R.gradient(zero) - H @ goal))
 
 
 def tracking_bounds(

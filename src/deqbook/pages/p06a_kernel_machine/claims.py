@@ -19,7 +19,6 @@ import copy
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -27,16 +26,42 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from deqbook.bounds.generalization import complexity_term, confidence, rademacher, trace_bound
-from deqbook.claims import Measurement, at_most, chapter, checks, given, within
+from deqbook.bounds.generalization import (
+    complexity_term,
+    rademacher,
+    trace_bound,
+    uniform_deviation,
+)
+from deqbook.claims import (
+    Measurement,
+    at_most,
+    chapter,
+    checks,
+    equal,
+    given,
+    headline,
+    seen,
+    within,
+)
 from deqbook.kernels import empirical_ntk
-from deqbook.pages.p06a_kernel_machine.lab.memory import ATOMS, RHO, SAMPLES, repeats
+from deqbook.pages.p06a_kernel_machine.lab.memory import (
+    RHO,
+    SAMPLES,
+    free_deviation,
+    free_repeats,
+    memory_complexity,
+    repeats,
+    tried_deviation,
+)
 from deqbook.pages.p06a_kernel_machine.lab.path_kernel import PathKernel
 from deqbook.pages.p06a_kernel_machine.lab.starts import (
+    Coupling,
     NetworkStart,
+    couple,
     draw_start,
     short_way,
     shrinking_labels,
+    switching,
     weight_space,
 )
 from deqbook.runtime import generator, normal, signs
@@ -147,10 +172,40 @@ frozen_predictor.breaks(
 
 
 @lru_cache(maxsize=8)
-def _slow_run(seed: int) -> tuple[NetworkStart, Tensor, PathKernel]:
+def _slow_run(seed: int) -> tuple[NetworkStart, Coupling]:
     at = draw_start(48, 4, 10, seed, data=seed, points=3)
     y = shrinking_labels(at, 0.1)
-    return at, y, at.run(y, 16.0)
+    return at, couple(at, y, at.run(y, 16.0))
+
+
+def _decays(trial, *, printed=False):
+    at, found = _slow_run(trial.seed)
+    change = float(found.run.kernel_change.max()) / at.lambda0
+    yield given("λ_min(H(s)) ÷ λ_H, least on the way", found.least, "≥", 0.5)
+    yield given("kernel moves: Δ ÷ λ_H", change, "≥", 1e-3)
+    yield within("f_t(x)-f_0(x) vs its lessons, relative", _relative_defect(found), 0.05)
+    bound = found.on_bound
+    if printed:
+        t = at.lambda0 * found.run.times
+        bound = bound * torch.exp(-t) / (torch.exp(-t / 2) - torch.exp(-t)).clamp(min=1e-300)
+    ratio = (found.on[1:] / bound[1:]).max()
+    yield at_most("‖f_t(X)-f̂_t(X)‖ ÷ bound, largest over times", float(ratio), 1)
+
+
+def _switching(trial, *, switched=9):
+    """A kernel that jumps at once: an extremal case, up to one unit of the nineteen."""
+    found = switching(trial.seed, switched)
+    yield given("kernel that jumps: λ_min(H(s)) ÷ λ_H, least", found.least, "≥", 0.5)
+    ratio = found.on[1:] / found.on_bound[1:]
+    name = "kernel that jumps: ‖f_t(X)-f̂_t(X)‖ ÷ bound, "
+    yield headline(at_most(name + "largest over times", float(ratio.max()), 1))
+    yield at_most(name + "at λ_Ht = 12", float(ratio[-1]), 1)
+
+
+def _relative_defect(found: Coupling) -> float:
+    """Return what the lessons leave unexplained ÷ what was learnt, at the points."""
+    moved = found.run.point_predictions - found.run.point_predictions[0]
+    return found.run.defect / float(moved.abs().max())
 
 
 @claim(
@@ -158,52 +213,58 @@ def _slow_run(seed: int) -> tuple[NetworkStart, Tensor, PathKernel]:
     "On the sample: ‖f_t-f̂_t‖ ≤ (2Δ/λ_H)‖e(0)‖(e^{-λ_Ht/2}-e^{-λ_Ht})",
     "thm-coupling",
 )
-def coupled_on_sample(trial, *, printed=False):
-    at, y, run = _slow_run(trial.seed)
-    least = torch.linalg.eigvalsh(run.H)[:, 0]
-    yield given("λ_min(H(s)) ÷ λ_H, least on the way", float(least.min()) / at.lambda0, "≥", 0.5)
-    yield given("kernel moves: Δ ÷ λ_H", float(run.kernel_change.max()) / at.lambda0, "≥", 1e-3)
-    gap = (run.predictions - at.frozen(y).fitted(run.times)).norm(dim=1)
-    t = at.lambda0 * run.times
-    decay = torch.exp(-t) if printed else torch.exp(-t / 2) - torch.exp(-t)
-    scale = 2 * float(run.kernel_change.max()) / at.lambda0 * float((y - at.guess).norm())
-    ratio = gap[1:] / (scale * decay[1:])
-    yield at_most("‖f_t(X)-f̂_t(X)‖ ÷ bound, largest over times", float(ratio.max()), 1)
+def coupled_on_sample(trial):
+    yield from _decays(trial)
+    yield from _switching(trial)
 
 
 # The true rate is λ_min(H(∞)), which is smaller than λ_H here.
 coupled_on_sample.breaks(
-    "the decay e^{-λ_Ht}, as printed, with the same prefactor", "‖f_t", printed=True
+    "the decay e^{-λ_Ht}, as printed, with the same prefactor",
+    "‖f_t",
+    part=_decays,
+    printed=True,
+)
+coupled_on_sample.breaks(
+    "so many units switch off that λ_min(H) falls to λ_H/4", part=_switching, switched=30
 )
 
 
 NARROW, WIDE, NEAR = 24, 192, 0.3
 
 
-@dataclass(frozen=True)
-class _Away:
-    """Off the sample: the largest gap over times for each point, its bound, and without f_0."""
-
-    gap: Tensor
-    bound: Tensor
-    without: Tensor
-    least: float
-
-
 @lru_cache(maxsize=64)
-def _away(m: int, seed: int, net: int, size: float) -> _Away:
+def _away(m: int, seed: int, net: int, size: float) -> Coupling:
     """Follow a network to λ_Ht = 5, with labels at this distance from its first guess."""
     at = draw_start(m, 3, 10, 10 * seed + net, data=seed, points=3, tol=1e-9)
     y = at.guess + size * signs(3, g=generator(seed + 200))
-    run, frozen = at.run(y, 5.0, tol=1e-8), at.frozen(y)
-    gap, without = (
-        (run.point_predictions - frozen.predict(at.k, base, run.times)).abs().amax(dim=0)
-        for base in (at.point_guess, torch.zeros_like(at.point_guess))
+    return couple(at, y, at.run(y, 5.0, tol=1e-8))
+
+
+def _networks(trial, *, from_guess=True, wide_labels=NEAR):
+    wide = [_away(WIDE, trial.seed, net, NEAR) for net in range(2)]
+    yield given("λ_min(H(s)) ÷ λ_H, least on the way", min(one.least for one in wide), "≥", 0.5)
+    defect = max(map(_relative_defect, wide))
+    yield within("f_t(x)-f_0(x) vs its lessons, relative", defect, 0.05)
+    gaps = [one.off if from_guess else one.without for one in wide]
+    worst = [gap.amax(dim=0) / one.off_bound for gap, one in zip(gaps, wide)]
+    yield at_most("sup_t|f_t(x)-f̂_t(x)| ÷ bound, worst point", float(torch.cat(worst).max()), 1)
+    # Two widths show no rate, only that the gap falls by more than the printed power does.
+    narrow, broad = (
+        sum(float(_away(m, trial.seed, net, size).off.max()) for net in range(2))
+        for m, size in ((NARROW, NEAR), (WIDE, wide_labels))
     )
-    own = (run.k - run.k[0]).norm(dim=2).amax(dim=0)
-    moved = float(run.kernel_change.max()) / at.lambda0
-    bound = 2 * float((y - at.guess).norm()) / at.lambda0 * (own + at.k.norm(dim=1) * moved)
-    return _Away(gap, bound, without, float(torch.linalg.eigvalsh(run.H)[:, 0].min()) / at.lambda0)
+    power = (WIDE / NARROW) ** -0.25
+    yield seen("gap at m = 192 ÷ gap at m = 24", broad / narrow, "≤", power)
+
+
+def _switching_elsewhere(trial, *, own=True, sample=True, switched=9):
+    """Both terms of the bound at once: the kernel jumps on the sample and at x."""
+    found = switching(trial.seed, switched)
+    yield given("kernel that jumps: λ_min(H(s)) ÷ λ_H, least", found.least, "≥", 0.5)
+    parts = found.off_parts[0] * own + found.off_parts[1] * sample
+    ratio = float((found.off.amax(dim=0) / parts).max())
+    yield headline(at_most("kernel that jumps: sup_t|f_t(x)-f̂_t(x)| ÷ bound", ratio, 1))
 
 
 @claim(
@@ -211,26 +272,31 @@ def _away(m: int, seed: int, net: int, size: float) -> _Away:
     "Off the sample: |f_t-f̂_t| ≤ (2‖e(0)‖/λ_H)(Δ_x+‖k₀‖Δ/λ_H); m = 24 to 192: below m^{-1/4}",
     "thm-coupling",
 )
-def coupled_elsewhere(trial, *, from_guess=True, wide_labels=NEAR):
-    seen = [_away(WIDE, trial.seed, net, NEAR) for net in range(2)]
-    least = min(one.least for one in seen)
-    yield given("λ_min(H(s)) ÷ λ_H, least on the way", least, "≥", 0.5)
-    ratios = [(one.gap if from_guess else one.without) / one.bound for one in seen]
-    worst = float(torch.cat(ratios).max())
-    yield at_most("sup_t|f_t(x)-f̂_t(x)| ÷ bound, worst point", worst, 1)
-    # Two widths show no rate, only that the gap falls by more than the printed power does.
-    narrow, wide = (
-        sum(float(_away(m, trial.seed, net, size).gap.max()) for net in range(2))
-        for m, size in ((NARROW, NEAR), (WIDE, wide_labels))
-    )
-    yield at_most("gap at m = 192 ÷ gap at m = 24", wide / narrow, (WIDE / NARROW) ** -0.25)
+def coupled_elsewhere(trial):
+    yield from _networks(trial)
+    yield from _switching_elsewhere(trial)
 
 
 # Then the weights must travel further in a wide network, and the kernel moves with them.
 coupled_elsewhere.breaks(
-    "labels whose distance grows like the width m", "gap", wide_labels=NEAR * WIDE / NARROW
+    "labels whose distance grows like the width m",
+    "gap",
+    part=_networks,
+    wide_labels=NEAR * WIDE / NARROW,
 )
-coupled_elsewhere.breaks("the frozen predictor without f_0(x)", "sup_t", from_guess=False)
+coupled_elsewhere.breaks(
+    "the frozen predictor without f_0(x)", "sup_t", part=_networks, from_guess=False
+)
+JUMP = "kernel that jumps: sup"
+coupled_elsewhere.breaks(
+    "the motion of k_t(x, X) left out", JUMP, part=_switching_elsewhere, own=False
+)
+coupled_elsewhere.breaks("the motion of H left out", JUMP, part=_switching_elsewhere, sample=False)
+coupled_elsewhere.breaks(
+    "so many units switch off that λ_min(H) falls to λ_H/4",
+    part=_switching_elsewhere,
+    switched=30,
+)
 
 
 # --- lemma A.1, Gronwall -------------------------------------------------------------------------
@@ -373,33 +439,77 @@ kernel_ball.breaks("one input ten times as long: k(x,x) ≤ ν² fails", "ℜ_S(
 DELTA = 0.05
 
 
+def _used(suprema, complexities, *, lipschitz, price=True, paid=True, twice=True):
+    """Return what share of samples 1-δ uses of the bound at most, the price, the largest bound."""
+    terms = [
+        uniform_deviation(value, SAMPLES, delta=DELTA, lipschitz=lipschitz)
+        for value in complexities
+    ]
+    bounds = [price * (1 if twice else 0.5) * first + paid * second for first, second in terms]
+    ratios = torch.tensor([gap / bound for gap, bound in zip(suprema, bounds)])
+    used = float(torch.quantile(ratios.double(), 1 - DELTA, interpolation="higher"))
+    return used, sum(first for first, _ in terms) / len(terms), max(bounds)
+
+
+def _ball(trial, *, factor=RHO, price=True, after=False):
+    found = repeats(trial.seed)
+    yield given("ball of tables: largest fall of the loss, ρyf", found.largest, "≤", 1)
+    yield within("ball of tables: loss of the best one vs the formula", found.gap, 1e-12)
+    few = torch.randint(0, 5, (10,), generator=trial.g)  # atoms are met twice and more
+    exact = rademacher((few[:, None] == few).double(), 2.0).value
+    low = memory_complexity(torch.bincount(few, minlength=5).double(), 2.0)
+    yield at_most("ball of tables: ℜ_S used ÷ ℜ_S by all signs, 5 atoms", low / exact, ROUNDING)
+    used, _, largest = _used(
+        found.remembered if after else found.suprema,
+        found.complexities,
+        lipschitz=factor,
+        price=price,
+    )
+    yield given("ball of tables: the bound says something, below c", largest, "≤", 1)
+    yield at_most("ball of tables: sup_f(Eℓ-mean ℓ) ÷ bound, 95 of 100 samples", used, 1)
+
+
+def _free(trial, *, paid=True, twice=True):
+    """Tables that are free on half of the atoms: here symmetrisation loses nothing."""
+    few = torch.randint(0, 6, (5,), generator=trial.g)
+    pairs = zip(free_deviation(few, 6, 3), tried_deviation(few, 6, 3))
+    gap = max(abs(formula - tried) for formula, tried in pairs)
+    yield within("free tables: formulas vs all tables and signs, 6 atoms", gap, 1e-12)
+    suprema, complexities = free_repeats(trial.seed)
+    used, mean, largest = _used(suprema, complexities, lipschitz=0.5, paid=paid, twice=twice)
+    yield given("free tables: the bound says something, below c", largest, "≤", 1)
+    attained = sum(suprema) / len(suprema) / mean
+    yield equal("free tables: E sup_f(Eℓ-mean ℓ) ÷ 2ρEℜ_S, attained", attained, 1, 0.03)
+    yield headline(at_most("free tables: sup_f(Eℓ-mean ℓ) ÷ bound, 95 of 100 samples", used, 1))
+
+
 @claim(
     "gao2023.theoremA.4",
     "Uniform deviation: Eℓ ≤ mean ℓ + 2ρℜ_S + 3c√(log(2/δ)/2n) for all f at once",
     "thm-uniform-deviation",
 )
-def uniform_deviation(trial, *, factor=RHO, deviation=None):
-    seen = repeats(trial.seed)
-    yield given("largest fall of the loss, ρyf", seen.largest, "≤", 1)
-    yield within("loss of the best table vs the formula", seen.gap, 1e-12)
-    yield at_most("random members ÷ supremum", seen.other, ROUNDING)
-    extra = confidence(SAMPLES, DELTA)
-    bounds = [2 * factor * value + extra for value in seen.complexities]
-    yield given("the bound says something: below c = 1", max(bounds), "≤", 1)
-    gaps = seen.suprema if deviation is None else [deviation] * len(bounds)
-    missed = sum(gap > bound for gap, bound in zip(gaps, bounds))
-    share = missed / len(bounds)
-    yield at_most("share of samples whose sup_f(Eℓ-mean ℓ) exceeds the bound", share, DELTA)
+def uniform_deviations(trial):
+    yield from _ball(trial)
+    yield from _free(trial)
 
 
-uniform_deviation.breaks("the complexity term left out", "share", factor=0.0)
-uniform_deviation.breaks("the Lipschitz constant ρ = 10 left out, as printed", "share", factor=1.0)
-# A single function has complexity 0; this one is right on the sample and nowhere else.
-uniform_deviation.breaks(
-    "the class chosen after the sample: the one table that remembers it",
-    "share",
-    factor=0.0,
-    deviation=1 - SAMPLES / ATOMS,
+BALL, TABLES = "ball of tables: sup", "free tables: sup"
+uniform_deviations.breaks("the complexity term left out", BALL, part=_ball, price=False)
+uniform_deviations.breaks(
+    "the Lipschitz constant ρ = 10 left out, as printed", BALL, part=_ball, factor=1.0
 )
+# A single function has complexity 0; this one is right on the sample and nowhere else.
+uniform_deviations.breaks(
+    "the class chosen after the sample: the one table that remembers it",
+    BALL,
+    part=_ball,
+    shown={"sup_f(Eℓ-mean ℓ)": "Eℓ-mean ℓ of that table"},
+    price=False,
+    after=True,
+)
+uniform_deviations.breaks(
+    "the factor 2 of symmetrisation left out", TABLES, part=_free, twice=False
+)
+uniform_deviations.breaks("the confidence term left out", TABLES, part=_free, paid=False)
 
 check = checks(claim)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 
-from deqbook.claims import at_most, chapter, checks, given, seen, within
+from deqbook.claims import at_least, at_most, chapter, checks, equal, given, headline, seen, within
 from deqbook.landscape import (
     filter_direction,
     loss_surface,
@@ -31,6 +32,11 @@ def _settles(trial, *, name="median residual after 50 steps", std=0.01):
     "nguyen2022.figure4.1",
     "A cell initialised at standard deviation 0.01 settles in 50 steps; at 1 it does not",
     "fig-init-residual",
+    standing="partly",
+    reason=(
+        "The source's N(0, 0.01) comes out if 0.01 is read as a standard deviation. Read as a "
+        "variance, as the notation suggests, it does not: that is a control."
+    ),
 )
 def initialisation_settles(trial):
     yield from _settles(trial)
@@ -47,14 +53,20 @@ initialisation_settles.breaks(
     "nguyen2022.figure4.2",
     "In the principal plane a small cell leaps once and stops; a large one wanders",
     "fig-init-plane",
+    standing="partly",
+    reason=(
+        "The source's N(0, 0.01) comes out if 0.01 is read as a standard deviation. Read as a "
+        "variance, as the notation suggests, it does not: that is a control."
+    ),
 )
 def initialisation_leaps(trial, *, std=0.01):
     states, _ = lab.cell_trajectory(std, trial.seed, n=8)
     ratio = path_ratio(principal_plane(states).points)
-    yield at_most("path after the first step ÷ first step", ratio, 0.5)
+    yield seen("path after the first step ÷ first step", ratio, "≤", 0.25)
 
 
 initialisation_leaps.breaks("weights N(0, 1)", std=1.0)
+initialisation_leaps.breaks("0.01 read as a variance: standard deviation 0.1", std=0.1)
 
 
 # --- trajectories while training ---------------------------------------------------------------
@@ -64,6 +76,11 @@ initialisation_leaps.breaks("weights N(0, 1)", std=1.0)
     "nguyen2022.figure4.3",
     "A dozen steps of training lengthen the solver's path",
     "obs-longer-paths",
+    standing="partly",
+    reason=(
+        "Longer paths after a dozen steps of Adam come out. The 40 epochs of the source, and paths "
+        "that orbit near a fixed point, were not tried."
+    ),
 )
 def training_lengthens(trial, *, frozen=(), shuffled=False):
     data, test = lab.images("mnist10", 200, 200)
@@ -136,6 +153,11 @@ def _fit_matters(trial, *, target=lab.TARGET):
     "nguyen2022.figure4.4",
     "The surface of one network rises with its fit; the picture is blind to scale",
     "obs-flatness",
+    standing="partly",
+    reason=(
+        "That the surface of a DEQ is flatter after equal epochs comes out in the stored runs, for "
+        "4 of 5 seeds or more. At equal loss it does not, so depth is not shown to be the cause."
+    ),
 )
 def flatter(trial):
     yield from _scaled(trial)
@@ -149,6 +171,64 @@ flatter.breaks(
     "compared at equal fit", part=_fit_matters, shown={"at loss 1.8": "at the end"}, target=0.0
 )
 
+# --- what a filter-normalised picture measures --------------------------------------------------
+
+
+@lru_cache(maxsize=16)
+def _tied(seed: int, factor: float = 1.0, second: bool = False) -> lab.Quadratic:
+    """Return the Hessian of a tied network of depth 3, with W1 (or W2) multiplied by a factor."""
+    return lab.small_quadratic(seed, {"W2" if second else "W1": factor})
+
+
+def _blocks(trial, *, second=False):
+    """Multiply a group of filters by 3: the loss stays, its block of the Hessian is ÷ 9."""
+    one, three = _tied(trial.seed, 1.0, second), _tied(trial.seed, 3.0, second)
+    yield within("loss with 3W ÷ loss - 1", abs(three.loss / one.loss - 1), 1e-3)
+    part = one.part("W2" if second else "W1")
+    ratio = (one.H[part][:, part] - 9 * three.H[part][:, part]).norm() / one.H[part][:, part].norm()
+    yield within("block of W: ∇²𝓛(W) against 9∇²𝓛(3W), relative", float(ratio), 0.02)
+
+
+def _average(trial, *, normalised=True):
+    """The mean curvature of random directions is the trace of the relative Hessian."""
+    at, g = _tied(trial.seed, 3.0), generator(trial.seed + 3)
+    curvatures = []
+    for _ in range(2000):
+        d = at.direction(g) if normalised else at.plain(g)
+        curvatures.append(d @ at.H @ d)
+    found = torch.stack(curvatures)
+    error = float(found.std()) / math.sqrt(len(found))
+    trace = float((at.scale * at.H * at.scale[:, None]).trace())
+    yield given("standard error ÷ |trace|", error / abs(trace), "≤", 0.2)
+    off = abs(float(found.mean()) - trace) / error
+    yield within("mean dᵀ∇²𝓛d vs tr(S∇²𝓛S), in standard errors", off, 5)
+
+
+@claim(
+    "book.prop-filter-scale",
+    "Filter-normalised surfaces are blind to scale; their mean curvature is tr(S∇²𝓛S)",
+    "prop-filter-scale",
+)
+def filter_scale(trial):
+    yield from _scaled(trial)
+    yield from _blocks(trial)
+    yield from _average(trial)
+
+
+filter_scale.breaks(
+    "directions without filter normalisation", "surfaces", part=_scaled, normalised=False
+)
+filter_scale.breaks(
+    "W2, which is not followed by a normalisation of its own", "block", part=_blocks, second=True
+)
+filter_scale.breaks(
+    "directions of the weights' own length, not filter by filter",
+    "mean",
+    part=_average,
+    normalised=False,
+)
+
+
 claim.uncheckable(
     "nguyen2022.figure4.5",
     "The loss landscape of a multiscale DEQ on ImageNet is flat",
@@ -161,6 +241,33 @@ claim.uncheckable(
 )
 
 
+# --- no linear rate for the logistic loss -------------------------------------------------------
+
+
+def _slow(trial, *, squares=False, growing=False):
+    """Gradient flow of outputs with a kernel H: ŷ' = -H∂𝓛, one sample, then three."""
+    g = generator(trial.seed + 80)
+    for name, n, first in (("one sample, nearly fitted", 1, 0.01), ("three samples", 3, None)):
+        run = lab.output_flow(n, g, first=first, squares=squares, growing=growing)
+        ratio = run.loss[1:] / run.floor[1:]
+        yield headline(at_least(f"{name}: 𝓛(t) ÷ floor, least", float(ratio.min()), 1 - 1e-6))
+        if n == 1:
+            yield equal(f"{name}: 𝓛(t) ÷ floor at the end, attained", float(ratio[-1]), 1, 0.02)
+
+
+@claim(
+    "book.prop-no-linear",
+    "Logistic loss, λ_max(H) ≤ Λ: 𝓛(t) ≥ 𝓛_0/(1 + Λ𝓛_0t) along the flow",
+    "prop-no-linear",
+)
+def no_linear_rate(trial):
+    yield from _slow(trial)
+
+
+no_linear_rate.breaks("squares instead of the logistic loss", part=_slow, squares=True)
+no_linear_rate.breaks("a kernel that outgrows Λ", part=_slow, growing=True)
+
+
 # --- the conjecture ----------------------------------------------------------------------------
 
 
@@ -168,6 +275,11 @@ claim.uncheckable(
     "nguyen2022.conjecture1",
     "Examined, not proved: squared loss, distinct inputs, a wide DEQ: the loss falls linearly",
     "obs-conjecture",
+    standing="partly",
+    reason=(
+        "A conjecture without stated conditions. Seen for one kind of network with squared loss; "
+        "for the logistic loss it is false while the kernel is bounded."
+    ),
 )
 def linear_training(trial, *, gap=None, logistic=False):
     run = lab.wide_run(trial.seed, gap=gap, logistic=logistic, m=40, steps=80)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.integrate import solve_ivp
 from torch import Tensor
 from torch.func import functional_call
 
@@ -289,6 +293,49 @@ def small_hessian(seed: int, *, exact: bool = True) -> tuple[Operator, Operator,
 
 
 @dataclass(frozen=True)
+class Quadratic:
+    """The Hessian ``H`` of a small network in all its weights, its loss, and the scales S."""
+
+    weights: dict[str, Tensor]
+    loss: float
+    H: Tensor
+    scale: Tensor
+
+    def part(self, name: str) -> Tensor:
+        """Return the places of one weight in the flat vector."""
+        places, first = {}, 0
+        for key, w in self.weights.items():
+            places[key] = torch.arange(first, first + w.numel())
+            first += w.numel()
+        return places[name]
+
+    def direction(self, g: torch.Generator) -> Tensor:
+        """Draw a filter-normalised direction, as a flat vector."""
+        drawn = filter_direction(self.weights, g)
+        return torch.cat([drawn[name].flatten() for name in self.weights])
+
+    def plain(self, g: torch.Generator) -> Tensor:
+        """Draw a direction as long as all weights together, whatever the filters are."""
+        flat = torch.cat([w.flatten() for w in self.weights.values()])
+        u = normal(len(flat), g=g)
+        return float(flat.norm()) * u / u.norm()
+
+
+def small_quadratic(seed: int, factors: dict[str, float]) -> Quadratic:
+    """Return the Hessian of a tied network of depth 3, some weights multiplied by a factor."""
+    model = ResidualCell.init(std=(1.0, 0.3), channels=2, inner=2, k=3, groups=1, seed=seed)
+    digits = images("mnist10", 4, 1, torch.float64)[0]
+    data = Images(F.avg_pool2d(digits.x, 2), digits.y % 3)
+    weights = {k: factors.get(k, 1.0) * w.detach() for k, w in model.named_parameters()}
+    loss = loss_of(model, data, options(3))
+    product, size = hessian_product(loss, weights)
+    H = torch.func.vmap(product)(torch.eye(size, dtype=torch.float64))
+    scale = relative_scale(weights)
+    flat = torch.cat([scale[name].flatten() for name in weights])
+    return Quadratic(weights, float(loss(weights)), H, flat)
+
+
+@dataclass(frozen=True)
 class Flatness:
     """How a network was trained, and how flat the loss is around it."""
 
@@ -355,6 +402,35 @@ class Wide:
         """Below which gradient flow on the logistic loss cannot fall: 𝓛_0/(1+Λ𝓛_0t)."""
         time = self.step * torch.arange(len(self.loss), dtype=torch.float64)
         return self.loss[0] / (1 + self.largest * self.loss[0] * time)
+
+
+def output_flow(
+    n: int,
+    g: torch.Generator,
+    *,
+    first: float | None = None,
+    squares: bool = False,
+    growing: bool = False,
+) -> Wide:
+    r"""Follow :math:`\dot{\hat y}=-H\,\partial\mathcal L` for n labels 1 and a fixed kernel H.
+
+    ``first`` is the loss of each sample at the start (log 2, outputs 0, if none is given); with
+    ``growing`` the kernel is :math:`(1+t)^2H` and Λ that of the start. ``squares`` is another loss.
+    """
+    root = normal(n, n, g=g)
+    H = (root @ root.mT + torch.eye(n, dtype=torch.float64)).numpy()
+    start = np.zeros(n) if first is None else np.full(n, -math.log(math.expm1(first)))
+    largest = float(np.linalg.eigvalsh(H)[-1])
+
+    def velocity(t: float, out: NDArray[np.float64]) -> NDArray[np.float64]:
+        slope = out - 1 if squares else -1 / (1 + np.exp(out))
+        return -(H @ slope) * ((1 + t) ** 2 if growing else 1.0)
+
+    step, until = 2.0 / largest, 400 / largest
+    times = np.arange(0, until, step)
+    path = solve_ivp(velocity, (0, until), start, t_eval=times, rtol=1e-9, atol=1e-11).y
+    terms = 0.5 * (path - 1) ** 2 if squares else np.logaddexp(0, -path)
+    return Wide(torch.as_tensor(terms.sum(axis=0)), step, 0.0, largest)
 
 
 def wide_run(

@@ -1,8 +1,9 @@
 """Monotone DEQs that satisfy the conditions of nguyen2022 or break them, and their descents.
 
 The theorems ask for well-conditioned features and labels that are near. Both are arranged here:
-inputs along orthogonal directions, a read-out that starts at zero, and labels just below the size
-at which a condition would fail. A descent is recorded with its weights and states, so that each
+inputs along orthogonal directions, and labels at one per cent below the distance at which a
+condition would fail. The read-out does not start at zero, so that all weights move, and μ = 0.3,
+so that every power of it counts. A descent is recorded with its weights and states, so that each
 lemma of the proof can be measured along it.
 """
 
@@ -27,14 +28,19 @@ from deqbook.bounds.monotone import (
 )
 from deqbook.dynamics import Record, Trajectory, gradient_flow
 from deqbook.kernels import empirical_ntk
-from deqbook.linalg import eye
+from deqbook.linalg import eye, relative
 from deqbook.models import MonDEQ, gradient
 from deqbook.pages.p03c_monotone_opteq.lab.monotone_bounds import printed_descent_conditions
 from deqbook.runtime import generator, normal, sphere
 from deqbook.solvers import Newton
 
+MU = 0.3  # far from 1: a lost power of μ is a factor 3.3
 STEPS = 150  # of descent
+PROMISE = 1e-3  # to what share of the first loss a theorem must promise to bring it
+FLOOR = 1e-12  # of the first loss: below it rounding takes over
+SHARE = 0.99  # of the largest distance of the labels
 NAMES = ("A", "B", "U", "a")
+HIDDEN = "hidden weights move little"  # the name of (3.18′)
 CONDITIONS = {"flow": (flow_conditions, 4.0), "descent": (descent_conditions, 8.0)}
 
 
@@ -87,18 +93,21 @@ def near_labels(model: MonDEQ, X: Tensor, y: Tensor, kind: str, size: float = 0.
     return Task(model, X, y, balls(model, X, y, kind))
 
 
-def orthogonal_network(seed: int, m: int = 4) -> tuple[MonDEQ, Tensor, Tensor]:
-    """Return a MonDEQ whose features are nearly the identity: U aligned with three inputs.
+def orthogonal_network(
+    seed: int, m: int = 4, *, mu: float = MU, readout: float = 0.0
+) -> tuple[MonDEQ, Tensor, Tensor]:
+    """Return a MonDEQ whose features are nearly a multiple of I: U aligned with three inputs.
 
-    μ = 1, A and B are small and random, a = 0; X is orthogonal and y a random direction.
+    A and B are small and random, a is a random direction times ``readout``; X is orthogonal and y
+    a random direction.
     """
     g = generator(seed)
     X = torch.linalg.qr(normal(3, 3, g=g))[0]
-    A, B = (0.05 * normal(m, m, g=g) for _ in range(2))
+    A, B = (0.05 * mu * normal(m, m, g=g) for _ in range(2))
     rows = torch.cat([eye(3), torch.full((1, 3), 0.2, dtype=torch.float64)])[:m]
     U = (rows + 0.02 * normal(m, 3, g=g)) @ X
-    y = normal(3, g=g)
-    return MonDEQ(A, B, U, zeros(m), 1.0), X, y / y.norm()
+    y, a = normal(3, g=g), normal(m, g=g)
+    return MonDEQ(A, B, U, readout * a / a.norm(), mu), X, y / y.norm()
 
 
 def random_network(seed: int, m: int = 16, n: int = 4) -> tuple[MonDEQ, Tensor, Tensor]:
@@ -109,26 +118,72 @@ def random_network(seed: int, m: int = 16, n: int = 4) -> tuple[MonDEQ, Tensor, 
     return model, sphere(n, 5, seed + 100), normal(n, g=generator(seed + 200))
 
 
+def labelled(model: MonDEQ, X: Tensor, error: Tensor, radii: Radii) -> Task:
+    """Return the task whose labels leave this first error."""
+    with torch.no_grad():
+        return Task(model, X, model.solve(X, tol=1e-13).z @ model.a - error, radii)
+
+
+def at_edge(
+    model: MonDEQ, X: Tensor, direction: Tensor, radii: Radii, kind: str, share: float = SHARE
+) -> Task:
+    """Put the labels at ``share`` of the largest distance; every need but that of C₁ is ∝ ‖e₀‖."""
+    tiny = 1e-4
+    asked = labelled(model, X, tiny * direction, radii).conditions(kind).conditions
+    worst = max(c.ratio for c in asked if c.name != HIDDEN)
+    return labelled(model, X, share * tiny / worst * direction, radii)
+
+
+def quiet(model: MonDEQ, X: Tensor, radii: Radii) -> tuple[MonDEQ, Radii]:
+    """Scale the read-out to 99 % of the largest that (3.18′) allows, with R_a a tenth of it."""
+    radii = replace(radii, a=0.1 * float(model.a.detach().norm()))
+    hidden = labelled(model, X, zeros(len(X)), radii).conditions("descent")[HIDDEN]
+    factor = math.sqrt(SHARE / hidden.ratio)
+    return with_readout(model, factor * model.a.detach()), replace(radii, a=factor * radii.a)
+
+
+def with_readout(model: MonDEQ, a: Tensor) -> MonDEQ:
+    """Return the network with another read-out."""
+    return MonDEQ(model.A.detach(), model.B.detach(), model.U.detach(), a, model.mu)
+
+
 def satisfied(seed: int, kind: str) -> Task:
-    """Return the orthogonal network with labels near enough for Condition 1 or 2′."""
-    return near_labels(*orthogonal_network(seed), kind)
+    """Return the orthogonal network at the edge of Condition 1 or 2′; a(0) is not zero.
+
+    Condition 1 admits a read-out of norm 0.3, with which the hidden weights do a good part of the
+    work; Condition 2′ only a small one.
+    """
+    model, X, direction = orthogonal_network(seed, readout=0.3)
+    radii = Radii(0.2, 0.2, 0.1, 0.1)
+    if kind == "descent":
+        model, radii = quiet(model, X, radii)
+    return at_edge(model, X, direction, radii, kind)
+
+
+def lively(seed: int) -> Task:
+    """Return the orthogonal network with a read-out of norm 0.3: all of Condition 2′ but (3.18′).
+
+    The lemmas on one step and the propositions do not need (3.18′).
+    """
+    model, X, direction = orthogonal_network(seed, readout=0.3)
+    return at_edge(model, X, direction, Radii(0.2, 0.2, 0.1, 0.1), "descent")
 
 
 def equal_inputs(task: Task) -> Task:
-    """Make the second input equal to the first, and their labels opposite."""
+    """Make the second input equal to the first, and their labels differ; ‖e₀‖ stays."""
     X = task.X.clone()
     X[1] = X[0]
-    y = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
-    return replace(task, X=X, y=y * (task.y.norm() / y.norm()))
+    error = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
+    return labelled(task.model, X, error * (task.scales.e0 / error.norm()), task.radii)
 
 
 def thin(seed: int, kind: str) -> Task:
-    """Return a network of width 2 for three samples, with labels its features cannot reach."""
+    """Return a network of width 2 for three samples, with an error its features cannot reach."""
     model, X, _ = orthogonal_network(seed, m=2)
     z = model.solve(X, tol=1e-12).z
-    y = torch.linalg.svd(z)[0][:, 2]  # orthogonal to every feature
-    size = float(satisfied(seed, kind).y.norm())
-    return Task(model, X, size * y, Radii(0.2, 0.2, 0.1, 0.1))
+    unreached = torch.linalg.svd(z)[0][:, 2]  # orthogonal to every feature
+    radii = Radii(0.2, 0.2, 0.1, 0.1)
+    return labelled(model, X, satisfied(seed, kind).scales.e0 * unreached, radii)
 
 
 def printed_instance(seed: int) -> Task:
@@ -148,27 +203,36 @@ def still(seed: int) -> Task:
     return Task(model, eye(4), tiny * torch.ones(4, dtype=torch.float64), Radii(*[tiny] * 4))
 
 
-def away(seed: int, mu: float = 1.0, size: float = 1e-3) -> Task:
-    """Return a network whose read-out is not zero, with labels ``size`` away from its predictions.
+def one_sample(
+    seed: int,
+    *,
+    U: float = 1.0,
+    A: float = 0.05,
+    a: float = 1.0,
+    error: float = 1e-6,
+    room: float = 1e-3,
+    along: bool = False,
+) -> Task:
+    """Return one input x ∝ (1, 1) of norm 1.5, U and A multiples of I, a orthogonal to x or along.
 
-    For small ``size`` the balls satisfy (3.16), but (3.18′) is far from true.
+    μ is between 0.25 and 0.35, the radii are ``room`` times the norms, the error is ``error``. The
+    bounds on the steps in U and a are attained, along x that in A too.
     """
-    model, X, y = orthogonal_network(seed)
-    a = normal(model.m, g=generator(seed + 300))
-    model = MonDEQ(model.A.detach(), model.B.detach(), model.U.detach(), a / a.norm(), mu)
-    with torch.no_grad():
-        y = model(X) + size * y
-    return Task(model, X, y, Radii(0.2, 0.2, 0.1, 0.1))
-
-
-def crossed(seed: int, label: float = 1e-5, size: float = 0.05) -> Task:
-    """Return one input x = (1, 1)/√2 with a = (1, -1)/√2: the bounds on U and a are attained."""
-    mu = 0.5 + float(torch.rand(1, generator=generator(seed)))
+    mu = 0.25 + 0.1 * float(torch.rand(1, generator=generator(seed)))
     up, half = 1.0 if seed % 2 else -1.0, math.sqrt(0.5)
-    a = torch.tensor([half, -half], dtype=torch.float64)
-    model = MonDEQ(size * eye(2), zeros(2, 2), eye(2), a, mu)
-    X, y = a.abs()[None], torch.tensor([up * label], dtype=torch.float64)
-    return Task(model, X, y, Radii(1e-3, 1e-3, 1e-3, 1e-3))
+    direction = torch.tensor([half, half if along else -half], dtype=torch.float64)
+    model = MonDEQ(A * eye(2), zeros(2, 2), U * eye(2), a * direction, mu)
+    off = torch.tensor([up * error], dtype=torch.float64)
+    X = 1.5 * direction.abs()[None]  # not a unit vector, so that a lost power of ‖X‖ counts
+    return labelled(model, X, off, Radii(room * A, room, room * U, room * a))
+
+
+def single(seed: int) -> Task:
+    """Return one sample at the edge of Condition 2′; its largest step is as long as it can be."""
+    task = one_sample(seed, room=0.01)
+    model, radii = quiet(task.model, task.X, replace(task.radii, A=0.05, B=0.05))
+    direction = torch.full((1,), 1.0 if seed % 2 else -1.0, dtype=torch.float64)
+    return at_edge(model, task.X, direction, radii, "descent")
 
 
 # --- pairs of networks --------------------------------------------------------------------------
@@ -235,8 +299,13 @@ def _size(name: str, moves: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(moves, 2) if name == "W" else moves.flatten(1).norm(dim=1)
 
 
-def descend(task: Task, eta: float, steps: int, *, limit: float = math.inf) -> Run:
-    """Run gradient descent and keep everything; stop once the loss exceeds ``limit``."""
+def descend(
+    task: Task, eta: float, steps: int, *, limit: float = math.inf, floor: float = 0.0
+) -> Run:
+    """Run gradient descent and keep everything; stop once the loss exceeds ``limit``.
+
+    And stop once it is below ``floor`` times the first loss, where rounding takes over.
+    """
     model = copy.deepcopy(task.model)
     rows: dict[str, list[Tensor]] = {name: [] for name in (*NAMES, "W")}
     states, errors, found = [], [], None
@@ -254,7 +323,7 @@ def descend(task: Task, eta: float, steps: int, *, limit: float = math.inf) -> R
             kept.append(getattr(model, name).detach().clone())
         states.append(found.z)
         errors.append(found.error)
-        if not found.loss <= limit:
+        if not floor * 0.5 * float(errors[0].pow(2).sum()) <= found.loss <= limit:
             break
         with torch.no_grad():
             for name, slope in found.grads.items():
@@ -263,19 +332,72 @@ def descend(task: Task, eta: float, steps: int, *, limit: float = math.inf) -> R
     return Run(weights, torch.stack(states), torch.stack(errors), eta)
 
 
+def automatic(model: MonDEQ, X: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Return the gradient by automatic differentiation through the equilibrium."""
+    loss = 0.5 * (model(X, tol=1e-13) - y).pow(2).sum()
+    return dict(zip(NAMES, torch.autograd.grad(loss, [getattr(model, k) for k in NAMES])))
+
+
+def _off(moves: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Return the largest relative difference of two moves, weight by weight."""
+    return max(relative(moves[k], expected[k]) for k in NAMES)
+
+
+def off_gradient(task: Task, run: Run, steps: tuple[int, ...] = (0, 3)) -> float:
+    """Return how far these steps of a run are from -η∇𝓛 by automatic differentiation."""
+    model, found = copy.deepcopy(task.model), []
+    for k in steps:
+        with torch.no_grad():
+            for name in NAMES:
+                getattr(model, name).copy_(run.weights[name][k])
+        slopes = automatic(model, task.X, task.y)
+        moves = {name: run.weights[name][k + 1] - run.weights[name][k] for name in NAMES}
+        found.append(_off(moves, {name: -run.eta * slope for name, slope in slopes.items()}))
+    return float(torch.tensor(found).max())
+
+
+def off_step(task: Task, run: Trajectory) -> float:
+    """Return how far the only step of a run is from -η∇𝓛 by automatic differentiation."""
+    slopes = automatic(copy.deepcopy(task.model), task.X, task.y)
+    moves = {k: torch.as_tensor(run.end[k] - run.start[k]) for k in NAMES}
+    return _off(moves, {k: -run.step * slope for k, slope in slopes.items()})
+
+
+def top(task: Task) -> float:
+    """Return λ_max(H) at the start."""
+    return float(torch.linalg.eigvalsh(empirical_ntk(task.model, task.X))[-1])
+
+
+def steps_to_promise(eta: float, sigma: float) -> int:
+    """Return the k for which (1-¼ησ_Z²)ᵏ is 10⁻³."""
+    return math.ceil(math.log(PROMISE) / math.log1p(-eta * sigma**2 / 4))
+
+
 # Tasks with a step: the largest admitted, one that is too long, and the printed one.
 
 
 def admitted_step(seed: int) -> tuple[Task, float]:
-    """Return a task that satisfies Condition 2′ and the largest step admitted."""
+    """Return the orthogonal task at the edge of Condition 2′ and the largest step admitted."""
     task = satisfied(seed, "descent")
+    return task, task.conditions("descent").step
+
+
+def single_step(seed: int) -> tuple[Task, float]:
+    """Return one sample at the edge of Condition 2′ and the largest step admitted."""
+    task = single(seed)
     return task, task.conditions("descent").step
 
 
 def too_long_step(seed: int) -> tuple[Task, float]:
     """Return the same task and twice the stability limit 2/λ_max(H)."""
-    task = satisfied(seed, "descent")
-    return task, 4 / float(torch.linalg.eigvalsh(empirical_ntk(task.model, task.X))[-1])
+    task = single(seed)
+    return task, 4 / top(task)
+
+
+def twin_step(seed: int) -> tuple[Task, float]:
+    """Return the orthogonal task with two of its inputs made equal, and the step of before."""
+    task, eta = admitted_step(seed)
+    return equal_inputs(task), eta
 
 
 def printed_step(seed: int) -> tuple[Task, float]:
@@ -298,34 +420,50 @@ def admitted(seed: int) -> tuple[Task, Run]:
 
 
 @cache
+def working(seed: int) -> tuple[Task, Run]:
+    """Return the lively task and its descent at η = ½/λ_max(H), until 10⁻³ is promised.
+
+    Or until the loss is 10⁻¹² of the first, whichever comes first.
+    """
+    task = lively(seed)
+    eta = 0.5 / top(task)
+    steps = steps_to_promise(eta, task.scales.lambda0)
+    return task, descend(task, eta, steps, floor=FLOOR)
+
+
+@cache
 def overstepping(seed: int) -> tuple[Task, Run]:
-    """Return the same task and its descent at twice the stability limit 2/λ_max(H)."""
-    task, eta = too_long_step(seed)
-    return task, descend(task, eta, 60, limit=1e9 * float(task.y.pow(2).sum()))
+    """Return the lively task and its descent at four times the stability limit 2/λ_max(H)."""
+    task = lively(seed)
+    return task, descend(task, 8 / top(task), 60, limit=1e9 * task.scales.e0**2)
+
+
+@cache
+def fitted(seed: int, along: bool = False) -> tuple[Task, Run]:
+    """Return one sample with a small read-out and its descent to the end at η = ½/λ_max(H).
+
+    Features and slopes hardly move, so the whole way of each weight is known.
+    """
+    task = one_sample(seed, a=0.03, error=1e-6, along=along)
+    return task, descend(task, 0.5 / top(task), 40)
 
 
 def ascending(seed: int) -> tuple[Task, Run]:
-    """Return the same task and a run whose step has the wrong sign."""
-    task, run = admitted(seed)
-    return task, descend(task, -run.eta, 50)
+    """Return the lively task and a run whose step has the wrong sign."""
+    task, run = working(seed)
+    return task, descend(task, -run.eta, 5)
 
 
 def unseparated(seed: int) -> tuple[Task, Run]:
-    """Return the same task, and the descent after two of its inputs are made equal."""
-    task, run = admitted(seed)
-    return task, descend(equal_inputs(task), run.eta, STEPS)
+    """Return the lively task, and the descent after two of its inputs are made equal."""
+    task, run = working(seed)
+    return task, descend(equal_inputs(task), run.eta, 60)
 
 
 def too_thin(seed: int) -> tuple[Task, Run]:
     """Return the network of width 2 and a short descent."""
     task = thin(seed, "descent")
     return task, descend(task, 1e-3, 10)
-
-
-def as_printed(seed: int) -> tuple[Task, Run]:
-    """Return the task of ``printed_step`` and one step."""
-    task, eta = printed_step(seed)
-    return task, descend(task, eta, 1)
 
 
 # Tasks with their flow.
@@ -340,27 +478,56 @@ def integrate(task: Task, until: float) -> Trajectory:
         task.y,
         times,
         rtol=1e-8,
-        atol=1e-10,
+        atol=1e-13,
         record=Record(gram=True),
         solver=Newton(),
         adjoint_solver=Newton(),
     )
 
 
+def off_flow(task: Task) -> float:
+    """Return how far a short flow is from one Runge-Kutta step with automatic differentiation."""
+    until, model = 0.1 / top(task), copy.deepcopy(task.model)
+    run = gradient_flow(task.model, task.X, task.y, [0.0, until], solver=Newton())
+    slopes: list[dict[str, Tensor]] = []
+    for part in (0.0, 0.5, 0.5, 1.0):
+        with torch.no_grad():
+            for k in NAMES:
+                move = slopes[-1][k] if slopes else torch.zeros_like(getattr(model, k))
+                getattr(model, k).copy_(getattr(task.model, k) - part * until * move)
+        slopes.append(automatic(model, task.X, task.y))
+    one, two, three, four = slopes
+    expected = {k: -until / 6 * (one[k] + 2 * two[k] + 2 * three[k] + four[k]) for k in NAMES}
+    return _off({k: torch.as_tensor(run.end[k] - run.start[k]) for k in NAMES}, expected)
+
+
+def until_promise(task: Task) -> float:
+    """Return the time at which exp(-½σ_Z²t) is 10⁻³."""
+    return -2 * math.log(PROMISE) / task.sigma_min**2
+
+
 @cache
 def flowing(seed: int) -> tuple[Task, Trajectory]:
-    """Return a task that satisfies Condition 1 and its flow until t = 8."""
+    """Return a task at the edge of Condition 1 and its flow, until 10⁻³ is promised."""
     task = satisfied(seed, "flow")
-    return task, integrate(task, 8.0)
+    return task, integrate(task, until_promise(task))
 
 
+@cache
+def flowing_alone(seed: int) -> tuple[Task, Trajectory]:
+    """Return one sample with a small read-out and its flow to the end."""
+    task = one_sample(seed, a=0.03, error=1e-6)
+    return task, integrate(task, until_promise(task))
+
+
+@cache
 def flowing_unseparated(seed: int) -> tuple[Task, Trajectory]:
-    """Return the same task, and the flow after two of its inputs are made equal."""
+    """Return the task of ``flowing``, and the flow after two of its inputs are made equal."""
     task = satisfied(seed, "flow")
-    return task, integrate(equal_inputs(task), 4.0)
+    return task, integrate(equal_inputs(task), until_promise(task))
 
 
 def flowing_thin(seed: int) -> tuple[Task, Trajectory]:
     """Return the network of width 2 and its flow."""
     task = thin(seed, "flow")
-    return task, integrate(task, 4.0)
+    return task, integrate(task, until_promise(task) / 4)

@@ -70,6 +70,17 @@ def displacement_bounds(s: Scales) -> dict[str, float]:
     return bounds
 
 
+def flow_displacement_bounds(s: Scales) -> dict[str, float]:
+    r"""Bound the whole way of A, B, U, a and of Z under the flow (nguyen2022.theorem3.3.1).
+
+    :math:`\frac4{\sigma_Z^2}\|X\|_F\|e_0\|\beta`, and for Z
+    :math:`\frac4{\sigma_Z^2}\|e_0\|` times the speed.
+    """
+    unit = 4 * s.e0 / s.lambda0**2 if s.lambda0 > 0 else math.inf
+    bounds = {name: unit * s.x * beta for name, beta in s.gradients.items()}
+    return {**bounds, "Z": unit * s.speed}
+
+
 def drift_bound(s: Scales) -> float:
     r"""Bound :math:`\|Z_k-Z_0\|_F` under descent (nguyen2022.proposition6)."""
     far = displacement_bounds(s)

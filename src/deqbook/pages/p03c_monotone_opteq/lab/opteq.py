@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from deqbook.activations import Activation
+from deqbook.activations import Activation, identity
 from deqbook.linalg import commutation, eye, kron, operator_norm, vec
 from deqbook.pages.p02_implicit_gradients.lab import SOFT
 from deqbook.pages.p03c_monotone_opteq.lab.opteq_bounds import (
     Compact,
+    pl_ball_conditions,
     printed_constants,
     printed_gradient_bound,
 )
@@ -201,6 +202,79 @@ def from_zero(case: Instance) -> Instance:
     """Return the same network started at 0, so that its size is its own doing."""
     net = replace(case.net, start=torch.zeros_like(case.net.start))
     return replace(case, net=net, size=replace(case.size, start=0.0))
+
+
+def straight(
+    seed: int,
+    *,
+    norm: float = 1.0,
+    assumed: float | None = None,
+    layers: int = 2,
+    steps: int = 8,
+    alpha: float = 0.5,
+    start: float = 0.0,
+    inputs: float | None = None,
+    pull: float = 0.0,
+    betas: Sequence[float] | None = None,
+) -> Instance:
+    """Return one sample and one unit per layer, σ the identity, all signs alike, R = -pull·z.
+
+    Nothing cancels here: with norm 1 each layer is z ↦ z + α(UX + b), and what the lemmas bound
+    they attain. B, X and V are drawn; the bounds are computed for ‖W_l‖ ≤ assumed (the norm).
+    """
+    B, x, V = (0.5 + torch.rand(3, generator=generator(seed), dtype=torch.float64)).tolist()
+    B = B if inputs is None else inputs
+    one = torch.ones(1, 1, dtype=torch.float64)
+    theta: Theta = {"V": V * one}
+    for i in range(1, layers + 1):
+        theta |= {f"W{i}": norm * one, f"U{i}": B * one, f"b{i}": B * one[0]}
+    plan = tuple(Schedule().beta(k) for k in range(1, steps + 1)) if betas is None else tuple(betas)
+    net = Unrolled(
+        start * one, alpha, plan, (0.0,) * len(plan), 0.5, identity, lambda theta, Z: -pull * one
+    )
+    size = Compact(
+        n=1, widths=(1,) * layers, alpha=alpha, betas=plan,
+        norm=norm if assumed is None else assumed, inputs=B, data=x, readout=V, sigma0=0.0,
+        bend=0.0, start=start, gamma=0.5, pull=pull,
+    )  # fmt: skip
+    return Instance(net, theta, x * one, size)
+
+
+def straight_readout(seed: int) -> Instance:
+    """Return the same without injection and with R(z) = ½‖Vz‖²: T is the identity, β_k = 0.01."""
+    case = straight(seed, start=1.0, inputs=0.0, betas=(0.01,) * 8)
+    gamma = 0.5 / case.size.readout**2
+    net = replace(case.net, gamma=gamma, pull=lambda theta, Z: Z @ theta["V"].mT @ theta["V"])
+    return replace(case, net=net, size=replace(case.size, gamma=gamma))
+
+
+def straight_features(seed: int, *, bent: bool = False) -> tuple[Instance, Tensor]:
+    """Return the same with trained features X = X₀W₀, and X₀; W_l is 0.99, the bounds are for 1.
+
+    ``bent``: the activation SOFT, a far start, and injections that put each pre-activation to 0,
+    where |σ''| is largest; α is small, so that the state hardly moves.
+    """
+    if bent:
+        case = straight(seed, norm=0.99, assumed=1.0, alpha=1e-4, start=100.0, inputs=1.0)
+        x = float(case.X)
+        B = 0.99 * 100.0 / (x + 1)
+        theta = {k: -B * p if k[0] in "Ub" else p for k, p in case.theta.items()}
+        net = replace(case.net, sigma=SOFT)
+        case = replace(case, theta=theta, net=net, size=replace(case.size, inputs=B, bend=BEND))
+    else:
+        case = straight(seed, norm=0.99, assumed=1.0, alpha=0.05, start=50.0, betas=(0.0,) * 4)
+    size, raw = case.size, case.X
+    size = replace(size, inputs=1.01 * size.inputs, data=1.01 * size.data, features=float(raw))
+    theta = {**layered(case.theta), "W0": torch.ones_like(raw)}
+    return replace(case, theta=theta, size=size), raw
+
+
+def steepest(function: Callable[[Theta], Tensor], theta: Theta) -> Tensor:
+    """Return the unit direction in which the Jacobian of a number changes fastest, stacked."""
+    flat = stacked({k: vec(p[None]) if p.ndim == 2 else p[None] for k, p in theta.items()})[0]
+    H = torch.func.hessian(lambda t: function(unstacked(t, theta)).sum())(flat)
+    values, vectors = torch.linalg.eigh(H)
+    return vectors[:, int(values.abs().argmax())]
 
 
 def worst(values: Iterable[float]) -> float:
@@ -420,6 +494,39 @@ def gradient_square(one: Task, error: Tensor) -> float:
     return sum(float(g.pow(2).sum()) for g in found.values())
 
 
+def curvature(one: Task, rounds: int = 30) -> float:
+    """Return the least Lipschitz constant that J can have near θ₀: its derivative there, maximised.
+
+    For unit u, v, e the number Σ eᵢ∂²ŷᵢ[u, v] is maximised in turn over each; a lower estimate.
+    """
+    flat = torch.cat([vec(one.theta[k][None])[0] if one.theta[k].ndim == 2 else one.theta[k]
+                      for k in sorted(one.theta)])  # fmt: skip
+    T = torch.func.hessian(lambda t: one.outputs(unstacked(t, one.theta)))(flat)
+    best = []
+    for e in eye(len(T)):
+        for _ in range(rounds):
+            values, vectors = torch.linalg.eigh(torch.einsum("i,iab->ab", e, T))
+            u = vectors[:, int(values.abs().argmax())]
+            e = torch.linalg.svd(torch.einsum("iab,b->ia", T, u), full_matrices=False).U[:, 0]
+        best.append(operator_norm(torch.einsum("iab,b->ia", T, u)))
+    return worst(best)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Two weights and one sample, ŷ = uv: J = (v, u), so its Lipschitz constant is 1, exactly."""
+
+    theta: Theta
+
+    def outputs(self, theta: Theta) -> Tensor:
+        """Return the prediction."""
+        return theta["u"] * theta["v"]
+
+    def jacobian(self, theta: Theta) -> Tensor:
+        """Return J."""
+        return stacked(jacobians(self.outputs, theta))
+
+
 @dataclass(frozen=True)
 class Descent:
     """What gradient descent did: losses, least eigenvalues of H, and the parameters (flat)."""
@@ -429,7 +536,7 @@ class Descent:
     path: list[Tensor]
 
 
-def descend(one: Task, y: Tensor, step: float, epochs: int) -> Descent:
+def descend(one: Task | Product, y: Tensor, step: float, epochs: int) -> Descent:
     """Run θ ← θ - step·Jᵀe for so many epochs."""
     theta, found = one.theta, Descent([], [], [])
     for epoch in range(epochs + 1):
@@ -440,6 +547,17 @@ def descend(one: Task, y: Tensor, step: float, epochs: int) -> Descent:
         if epoch < epochs:
             theta = moved(theta, unstacked(e @ J, theta), -step)
     return found
+
+
+def edge(low: float, high: float, C: float, share: float = 0.999) -> tuple[float, float]:
+    """Return the largest radius and first loss that the conditions of the theorem allow.
+
+    Read off the conditions themselves: one is linear in the radius, the other in √𝓛₀.
+    """
+    unit = pl_ball_conditions(kernel_min=low, kernel_max=high, loss=1.0, lipschitz=C, radius=1.0)
+    stays, room = unit["kernel stays"], unit["room to travel"]
+    radius = share * stays.have / stays.need
+    return radius, share * (radius / room.need) ** 2
 
 
 def printed_step(seed: int) -> tuple[Task, float, float, float]:

@@ -7,15 +7,18 @@ positive semidefinite, and Gershgorin's theorem makes the late ones definite.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import torch
+from scipy import stats
 from scipy.integrate import quad
 from scipy.special import ndtr
 from torch import Tensor
 
 from deqbook.data import load
-from deqbook.pages.p04_ntk.lab.hermite import density, relu_coefficients
+from deqbook.pages.p04_ntk.lab.hermite import density, relu_coefficients, square_integral
 from deqbook.runtime import normal
 
 TERMS = 3000  # of the Hermite series of ReLU, where a bound sums it
@@ -91,13 +94,58 @@ def pair_limit(rho: float) -> float:
     return float(quad(inner, 0, 12, epsabs=1e-13, epsrel=1e-13)[0])
 
 
+@dataclass(frozen=True)
+class Bernstein:
+    r"""Bernstein's inequality: :math:`\mathbb E|x|^q\le\frac{q!}2vc^{q-2}` for q ≥ 2.
+
+    A mean of m independent copies is then off by more than :math:`\sqrt{2vt/m}+ct/m` with
+    probability at most :math:`2e^{-t}`.
+    """
+
+    variance: float
+    scale: float
+
+    def moment(self, q: int) -> float:
+        """Return the bound on the moment of order q."""
+        return math.factorial(q) / 2 * self.variance * self.scale ** (q - 2)
+
+    def deviation(self, m: int, t: float) -> float:
+        """Return how far off a mean of m copies is, but for a probability 2e^{-t}."""
+        return math.sqrt(2 * self.variance * t / m) + self.scale * t / m
+
+
+def relu_moment(q: int) -> float:
+    """Return E σ(s)^{2q} by quadrature."""
+    return square_integral(lambda x: max(x, 0.0) ** q, 40)
+
+
+ENTRY = Bernstein(variance=1.5, scale=2.0)  # of σ(s)σ(s'), by Cauchy and Schwarz
+
+
+def union_level(n: int, delta: float) -> float:
+    """Return t = log(n(n+1)/δ): the n(n+1)/2 entries share δ at 2e^{-t} each."""
+    return math.log(n * (n + 1) / delta)
+
+
 def feature_width(lambda0: float, n: int, delta: float) -> int:
     r"""Return :math:`m=\lceil52\,n^2\lambda_G^{-2}\log(n(n+1)/\delta)\rceil` (gao2022.lemma3.3).
 
-    Bernstein with :math:`\mathbb E(\sigma\sigma')^q\le\frac{q!}2\cdot\frac32\cdot2^{q-2}` bounds
-    each of the n(n+1)/2 entries by :math:`\sqrt{3t/m}+2t/m`, t = log(n(n+1)/δ).
+    At this width n times the deviation of an entry is at most :math:`\frac14\lambda_G`.
     """
-    return math.ceil(52 * n**2 / lambda0**2 * math.log(n * (n + 1) / delta))
+    return math.ceil(52 * n**2 / lambda0**2 * union_level(n, delta))
+
+
+def diagonal_tail(m: int, away: float) -> float:
+    r"""Return :math:`\mathbb P(|\tfrac1m\sum_r\sigma(s_r)^2-\tfrac12|>\mathrm{away})`, exactly.
+
+    Of m units B are on, a binomial number, and the sum has the law :math:`\chi^2_B`.
+    """
+    k = np.arange(1, m + 1)
+    weight, low = stats.binom.pmf(k, m, 0.5), m * (0.5 - away)
+    beyond = weight @ stats.chi2.sf(m * (0.5 + away), k)
+    if low > 0:
+        beyond += weight @ stats.chi2.cdf(low, k) + 0.5**m
+    return float(beyond)
 
 
 def feature_grams(

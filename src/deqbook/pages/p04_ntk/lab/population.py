@@ -14,8 +14,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from deqbook.bounds import vanilla
 from deqbook.data import load
-from deqbook.kernels import kappa1, relu_moments
+from deqbook.kernels import kappa1, population_limit, relu_moments
 from deqbook.models import VanillaDEQ
 from deqbook.pages.p01a_contraction.lab import picard_states
 from deqbook.runtime import generator, normal, signs, sphere
@@ -23,7 +24,8 @@ from deqbook.runtime import generator, normal, signs, sphere
 VARIANCE = 0.08  # σ_w² of the source's experiments
 EDGE = 2 * math.sqrt(2) * math.sqrt(VARIANCE)  # 2√2 σ_w, where ‖W‖ concentrates
 SMALL = 1e-3  # σ_w² where Condition 1 is met: small, so that 1-‖W‖ costs little
-LABEL = 0.01  # |y_i| there, the constant in |y_i| = O(1)
+LABEL = 0.01  # |y_i| there; labels of size 1 take widths of half a million and more
+CARRIED = 1 + 1 / (4 * math.pi)  # times σ_w²: what one layer makes of the error of the one before
 
 
 # --- inputs ------------------------------------------------------------------------------------
@@ -40,8 +42,14 @@ def orthogonal_inputs(seed: int, n: int) -> Tensor:
 
 
 def pictures(seed: int, n: int = 30) -> Tensor:
-    """Return n pictures of digits, scaled to length √d; each seed has its own."""
-    return load("mnist01", norm="sqrt_d", n_train=n, n_test=n, part=seed).x_train
+    """Return n pictures of digits, drawn at random and scaled to length √d."""
+    X = load("mnist01", norm="sqrt_d").x_train
+    return X[torch.randperm(len(X), generator=generator(seed + 500))[:n]]
+
+
+def off_sphere(X: Tensor) -> float:
+    """Return max |‖x_i‖/√d - 1|."""
+    return float((X.norm(dim=1) / math.sqrt(X.shape[1]) - 1).abs().max())
 
 
 def second_moments(X: Tensor) -> Tensor:
@@ -60,6 +68,18 @@ def dual(x: Tensor) -> Tensor:
 def on_diagonal(depth: int) -> float:
     """Return s_ℓ = (1-σ_w^{2ℓ})/(1-σ_w²), the diagonal of K^(ℓ)."""
     return sum(VARIANCE**k for k in range(depth))
+
+
+def depth_gap(n: int, variance: float, depth: int) -> tuple[float, float]:
+    """Return both bounds on ‖K-K^(ℓ)‖_F, √n and n times σ_w^{2ℓ}/(1-σ_w²)."""
+    entry = variance**depth / (1 - variance)
+    return math.sqrt(n) * entry, n * entry
+
+
+def next_kernel(covariance: Tensor) -> Tensor:
+    """Return 2E[σ(u_i)σ(u_j)] for Gaussian u with this covariance."""
+    v = covariance.diagonal()
+    return 2 * relu_moments(covariance, v, v)[0]
 
 
 def population_kernels(S: Tensor, variance: float, depth: int) -> list[Tensor]:
@@ -148,30 +168,42 @@ def layer_grams(states: Tensor) -> Tensor:
     return states @ states.mT / states.shape[-1]
 
 
+def truncation_bound(rate: float, depth: Tensor, first: float) -> Tensor:
+    """Bound ‖G-G^(ℓ)‖_F by 2q^ℓ‖Z^(1)‖_F²/(1-q)²; ``rate`` is q ≥ ‖W‖, ``first`` ‖Z^(1)‖_F²."""
+    return 2 * rate**depth / (1 - rate) ** 2 * first
+
+
 @lru_cache(maxsize=8)
-def against_population(seed: int, m: int, draws: int, depth: int, *, radius: float = 1.0) -> Tensor:
-    """Return ‖G^(ℓ)/m - K^(ℓ)‖_F of the tied network, by draw and layer 1, …, depth (n = 4)."""
+def tied_grams(seed: int, m: int, draws: int, depth: int, *, radius: float = 1.0) -> Tensor:
+    """Return G^(1)/m, …, G^(depth)/m of tied networks on four inputs, by draw and layer."""
     X = inputs(seed, 4, radius=radius)
-    kernels = torch.stack(population_kernels(second_moments(inputs(seed, 4)), VARIANCE, depth))
-    found = []
-    for k in range(draws):
-        model = VanillaDEQ.init(m, 10, seed=1000 * seed + k)
-        grams = layer_grams(tied_layers(model, X, depth))
-        found.append(torch.linalg.matrix_norm(grams[1:] - kernels))
-    return torch.stack(found)
+    models = (VanillaDEQ.init(m, 10, seed=1000 * seed + k) for k in range(draws))
+    return torch.stack([layer_grams(tied_layers(model, X, depth))[1:] for model in models])
+
+
+def against_population(seed: int, m: int, draws: int, depth: int, *, radius: float = 1.0) -> Tensor:
+    """Return G^(ℓ)/m - K^(ℓ) of the tied networks, K^(ℓ) for inputs of length √d."""
+    kernels = population_kernels(second_moments(inputs(seed, 4)), VARIANCE, depth)
+    return tied_grams(seed, m, draws, depth, radius=radius) - torch.stack(kernels)
+
+
+def second_moment(n: int, m: int) -> float:
+    r"""Return :math:`6n^2/(m(1-\sigma_w^2)^2)`: about the mean of :math:`\|\tfrac1mG-K\|_F^2`.
+
+    In a layer with weights of its own an entry of :math:`\tfrac1mG` is a mean of m independent
+    products with second moment at most :math:`6/(1-\sigma_w^2)^2`. That shared weights change
+    nothing is what draws test.
+    """
+    return 6 * n**2 / (m * (1 - VARIANCE) ** 2)
 
 
 def second_moment_width(n: int, least: float, fail: float) -> int:
-    r"""Return :math:`m=24n^2/(t\lambda_*^2(1-\sigma_w^2)^2)`, rounded up; ``fail`` is t.
+    r"""Return the m at which ``second_moment`` is :math:`t\lambda_*^2/4`; ``fail`` is t.
 
-    In a layer with weights of its own an entry of :math:`\tfrac1mG` is a mean of m independent
-    products with second moment at most :math:`6/(1-\sigma_w^2)^2`, so the mean square of
-    :math:`\|\tfrac1mG-K\|_F` is about :math:`6n^2/m(1-\sigma_w^2)^2` or less, and Markov's
-    inequality gives :math:`\|\tfrac1mG-K\|_F\le\lambda_*/2` with probability 1-t. The source hides
-    the constant, so this one is derived, not fitted. That shared weights change nothing is what
-    the draws test.
+    Markov's inequality then gives :math:`\|\tfrac1mG-K\|_F\le\lambda_*/2` with probability 1-t.
+    The source hides the constant, so this one is derived, not fitted.
     """
-    return math.ceil(24 * n**2 / (fail * least**2 * (1 - VARIANCE) ** 2))
+    return math.ceil(second_moment(n, 1) / (fail * least**2 / 4))
 
 
 # --- fresh randomness --------------------------------------------------------------------------
@@ -249,16 +281,55 @@ def condition_radius(n: int, least: float) -> float:
     return 0.1 * math.sqrt(least / n)
 
 
+def two_inputs(seed: int, angle: float) -> Tensor:
+    """Return two inputs of length √2 in the plane at this angle."""
+    frame = torch.linalg.qr(normal(2, 2, g=generator(seed + 100)))[0]
+    turn = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64)
+    return math.sqrt(2) * turn @ frame
+
+
 def condition_instance(
-    seed: int, n: int, m: int, readout: float
+    seed: int, X: Tensor, m: int, readout: float
 ) -> tuple[VanillaDEQ, Tensor, Tensor]:
-    """Return a network with a(0) scaled by ``readout``, n orthogonal inputs, and small labels."""
-    X, y = orthogonal_inputs(seed, n), LABEL * signs(n, g=generator(seed + 200))
-    drawn = VanillaDEQ.init(m, n, variance=SMALL, seed=seed)
-    return VanillaDEQ(drawn.W.detach(), drawn.U.detach(), readout * drawn.a.detach()), X, y
+    """Return a network with a(0) scaled by ``readout``, the inputs, and small labels."""
+    n, d = X.shape
+    drawn = VanillaDEQ.init(m, d, variance=SMALL, seed=seed)
+    model = VanillaDEQ(drawn.W.detach(), drawn.U.detach(), readout * drawn.a.detach())
+    return model, X, LABEL * signs(n, g=generator(seed + 200))
 
 
-def _needs(m: float, n: int, d: int, least: float) -> float:
+def least_limit(X: Tensor) -> float:
+    """Return λ_* of these inputs at σ_w² = ``SMALL``."""
+    return float(torch.linalg.eigvalsh(population_limit(second_moments(X), SMALL).K)[0])
+
+
+def critical_width(seed: int, X: Tensor, m: int, draws: int) -> float:
+    """Return the width at which networks like those of width m would just meet (7).
+
+    What (7) needs falls like m^{-1/2} against what there is; measured on ``draws`` networks with
+    a(0) = 0, and δ as ``condition_radius`` has it.
+    """
+    delta, found = condition_radius(len(X), least_limit(X)), []
+    for k in range(draws):
+        model, X, y = condition_instance(1000 * seed + k, X, m, 0.0)
+        found.append(m * vanilla.condition_one(model, X, y, delta)["(7)"].ratio ** 2)
+    return sum(found) / draws
+
+
+@lru_cache(maxsize=8)
+def width_exponents(seed: int) -> tuple[float, float]:
+    """Return the powers of n and of λ_* in the critical width, measured.
+
+    Three and nine orthogonal inputs have one λ_*, two inputs at two angles have one n.
+    """
+    few, many = (orthogonal_inputs(seed, n) for n in (3, 9))
+    of_n = math.log(critical_width(seed, many, 540, 3) / critical_width(seed, few, 180, 8), 3)
+    wide, near = (two_inputs(seed, angle) for angle in (1.5, 0.75))
+    growth = critical_width(seed, near, 400, 3) / critical_width(seed, wide, 400, 3)
+    return of_n, math.log(growth) / math.log(least_limit(near) / least_limit(wide))
+
+
+def condition_need(m: float, n: int, d: int, least: float, label: float) -> float:
     r"""Return the largest need ÷ have of (7), (8), (9') for a(0) = 0, on a likely event.
 
     On it ‖W‖ ≤ 2√2σ_w(1+ε), ‖U‖ ≤ √(2/d)(√m+√d+s) and λ_0 ≥ mλ_*/2; it fails with probability at
@@ -267,7 +338,7 @@ def _needs(m: float, n: int, d: int, least: float) -> float:
     delta = condition_radius(n, least)
     left = 1 - 2 * math.sqrt(2 * SMALL) * 1.3 - delta
     u = math.sqrt(2 / d) * (math.sqrt(m) + math.sqrt(d) + 3) + delta
-    lambda0, x, e = m * least / 2, math.sqrt(n * d), LABEL * math.sqrt(n)
+    lambda0, x, e = m * least / 2, math.sqrt(n * d), label * math.sqrt(n)
     cw, cu, ca = u * delta / left**2, delta / left, u / left
     C = cw**2 + cu**2
     seven = 4 / delta * max(cw, cu, ca) * x * e / lambda0
@@ -276,13 +347,13 @@ def _needs(m: float, n: int, d: int, least: float) -> float:
     return max(seven, eight, nine)
 
 
-def condition_width(n: int, d: int, least: float) -> int:
-    """Return the least m that meets Condition 1 on a likely event; it grows like n³λ_*⁻³."""
+def condition_width(n: int, d: int, least: float, label: float = LABEL) -> int:
+    """Return the least m that meets Condition 1 on a likely event, for |y_i| = ``label``."""
     low, high = 1.0, 2.0
-    while _needs(high, n, d, least) > 1:
+    while condition_need(high, n, d, least, label) > 1:
         low, high = high, 2 * high
     while high - low > 0.5:
         middle = 0.5 * (low + high)
-        good = _needs(middle, n, d, least) <= 1
+        good = condition_need(middle, n, d, least, label) <= 1
         low, high = (low, middle) if good else (middle, high)
     return math.ceil(high)

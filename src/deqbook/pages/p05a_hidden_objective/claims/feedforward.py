@@ -27,7 +27,13 @@ claim = chapter("05a_hidden_objective")
 
 # --- Lemma 4: a factor of full rank ------------------------------------------------------------
 
-SHAPES = ((3, 4, 5, 3), (3, 3, 4, 2), (3, 4, 6, 1), (4, 2, 4, 2))  # p, r, k, rank of M
+SHAPES = (
+    (3, 4, 5, 3),
+    (3, 3, 4, 2),
+    (3, 4, 6, 1),
+    (4, 2, 4, 2),
+    (3, 4, 6, 2),
+)  # p, r, k, rank of M
 
 
 def _of_rank(p: int, r: int, rank: int, g: torch.Generator) -> Tensor:
@@ -66,7 +72,8 @@ def _largest_rank(trial, *, printed=False):
     for p, r, k, rank in (*SHAPES, (3, 4, 4, 2), (2, 5, 5, 1), (4, 4, 5, 2)):
         M, A = _of_rank(p, r, rank, trial.g), normal(p, k, g=trial.g)
         formula = min(r, k) if printed else min(r, rank + k - p)
-        worst = max(worst, abs(_rank(_generic(M, A, trial.g)) - formula))
+        for B in (_generic(M, A, trial.g), factor(M, A, full_rank=False)):
+            worst = max(worst, abs(_rank(B) - formula))
     yield equal("largest rank of B vs min(r, rank M + k - p)", worst, 0, 0)
 
 
@@ -142,6 +149,9 @@ def _tied_units(trial, *, low, m=None, weights=unit_weights):
         z = torch.relu(z @ M.mT + x @ U.mT + b)
         state = torch.relu(state @ W.mT + x @ U.mT + b) @ W
     name = "a layer of rank 1" if low else "full rank"
+    if low:
+        least = WIDTHS[1] + WIDTHS[2] - 1  # n_l + n_{l-1} - rank of the second matrix
+        yield equal("a layer of rank 1: width of the units", units[0].shape[1], least, 0)
     error = off(state @ units[-1].mT, z @ Ms[-1].mT)
     yield within(f"{name}: error of the outputs", error, SAME)
     rank = min(_rank(W) / len(W) for W in units)
@@ -191,6 +201,8 @@ def _one_step(trial, *, name="plain", sigma=relu, unit_ball=False, change=None):
     yield within(f"{name}: error of the outputs after one step from a random state", error, SAME)
     spread = float((ends[0] - ends[1]).abs().max())
     yield within(f"{name}: difference of two steps from different states", spread, 0.0)
+    if change is None:
+        yield equal(f"{name}: width of the state", model.m, max(FEEDFORWARD[1:]), 0)
     if name == "rescaled":
         largest = max(operator_norm(W) for W in model.Ws)
         yield at_most("rescaled: largest ‖W_l‖", largest, 1 + 1e-12)

@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 
 from deqbook.activations import Activation, identity, relu, tanh
-from deqbook.claims import Measurement, at_least, at_most, chapter, equal, given, within
+from deqbook.claims import (
+    Measurement,
+    at_least,
+    at_most,
+    chapter,
+    equal,
+    given,
+    headline,
+    seen,
+    within,
+)
 from deqbook.linalg import operator_norm
 from deqbook.models import DeepOptEq
 from deqbook.pages.p01b_monotone.lab import segment_instance
@@ -29,6 +39,7 @@ from deqbook.pages.p05a_hidden_objective.lab.deep import (
     inclusion_residual,
     joint_blocks,
     joint_wide,
+    opposed,
     wide,
 )
 from deqbook.pages.p05a_hidden_objective.lab.objective import (
@@ -68,7 +79,7 @@ def _secants(trial, *, acts=(relu, tanh, identity, TRIPLE)):
     slopes = [(f(a) - f(b)) / (a - b) for f in acts]
     yield at_least("least secant slope", min(float(s.min()) for s in slopes), 0.0)
     steepest = max(float(s.max()) / f.lipschitz for s, f in zip(slopes, acts))
-    yield at_most("largest secant slope ÷ L_σ", steepest, 1 + 1e-9)
+    yield headline(at_most("largest secant slope ÷ L_σ", steepest, 1 + 1e-9))
 
 
 def _scalar_prox(trial, *, subtract=True):
@@ -90,21 +101,48 @@ def _scalar_prox(trial, *, subtract=True):
 
 @claim(
     "xie2022.assumption1",
-    "Secant slopes of an activation lie in [0, L_σ]; for L_σ = 1 it is a proximal map",
+    "Secant slopes of an activation lie in [0, L_σ]",
     "asm-activation",
 )
 def activations(trial):
     yield from _secants(trial)
+
+
+activations.breaks("swish, t ÷ (1 + e⁻ᵗ), is not monotone", "least", acts=(SWISH,), part=_secants)
+activations.breaks("2 ReLU, said to be 1-Lipschitz", "largest", acts=(DOUBLE,), part=_secants)
+
+
+def _convex(trial, *, scale=1.0):
+    # The conjugate of the integral of c·tanh is c·(log cosh)*(u/c).
+    a, b = 1.9 * torch.rand(2, 500, generator=trial.g, dtype=torch.float64) - 0.95
+
+    def f(u: Tensor) -> Tensor:
+        return scale * potential(tanh).conjugate(u) - (scale * u) ** 2 / 2
+
+    bend = (f(a) + f(b)) / 2 - f((a + b) / 2)
+    yield at_least(
+        "tanh: least gap of a chord above f, ÷ length²", float((bend / (a - b) ** 2).min()), 0.0
+    )
+
+
+@claim(
+    "book.prop-activation-prox",
+    "An activation with L_σ = 1 is a proximal map",
+    "prop-activation-prox",
+)
+def activations_are_prox(trial):
     yield from _scalar_prox(trial)
+    yield from _convex(trial)
 
 
-activations.breaks("swish, t ÷ (1 + e⁻ᵗ), is not monotone", "least", part=_secants, acts=(SWISH,))
-activations.breaks("2 ReLU, said to be 1-Lipschitz", "largest", part=_secants, acts=(DOUBLE,))
-activations.breaks(
+activations_are_prox.breaks(
     "½u² not subtracted from the conjugate",
-    part=_scalar_prox,
     shown={"σ̃* - ½u²": "σ̃*"},
+    part=_scalar_prox,
     subtract=False,
+)
+activations_are_prox.breaks(
+    "L_σ = 2: f is not convex for σ = 2 tanh", part=_convex, shown={"tanh": "2 tanh"}, scale=2.0
 )
 
 
@@ -119,7 +157,8 @@ def _proximal(trial, f, m, name):
     J = torch.stack([torch.autograd.functional.jacobian(f, z) for z in a[:50]])
     spectrum = torch.linalg.eigvalsh((J + J.mT) / 2)
     yield within(f"{name}: asymmetry of the Jacobian", float((J - J.mT).abs().max()), SAME)
-    yield at_most(f"{name}: largest eigenvalue of the Jacobian", float(spectrum.max()), 1 + 1e-12)
+    largest = float(spectrum.max())
+    yield headline(at_most(f"{name}: largest eigenvalue of the Jacobian", largest, 1 + 1e-9))
     yield at_least(f"{name}: least eigenvalue of the Jacobian", float(spectrum.min()), -1e-12)
 
 
@@ -132,15 +171,18 @@ def _subgradient(trial, phi, name=""):
     yield within(f"{name}violation of z - f(z) ∈ ∂φ(f(z))", broken, SAME)
 
 
-def _pushed(phi: HiddenObjective, by: float) -> HiddenObjective:
-    """Return the layer with a larger injection: more units are active."""
-    return HiddenObjective(phi.W, phi.q + by, phi.tau)
+def _pushed(phi: HiddenObjective) -> HiddenObjective:
+    """Return the layer with a larger injection: with few units on no norm could be seen."""
+    return HiddenObjective(phi.W, phi.q + 3.0, phi.tau)
 
 
-def _wide_relu(trial, *, norm=1.0, push=0.0):
-    phi = unit_layer(trial.g, 8, 4, norm=norm)
+def _wide_relu(trial, *, norm=1.0):
+    phi = _pushed(unit_layer(trial.g, 8, 4, norm=norm))
     yield from _proximal(trial, phi.layer, 4, "ReLU")
-    yield from _subgradient(trial, _pushed(phi, push), "ReLU: ")
+    J = torch.autograd.functional.jacobian(phi.layer, phi.W.mT @ torch.ones_like(phi.q))
+    top = float(torch.linalg.eigvalsh(J)[-1])
+    yield equal("ReLU: largest eigenvalue where all units are on", top, norm**2, SAME)
+    yield from _subgradient(trial, phi, "ReLU: ")
 
 
 @claim(
@@ -177,7 +219,6 @@ which_are_proximal.breaks(
     "ReLU: violation",
     part=_wide_relu,
     norm=1.5,
-    push=3.0,
 )
 
 
@@ -198,7 +239,7 @@ def unit_layer_is_prox(trial, *, transposed=True):
 
     gaps = [off(by_slsqp(z, 1.0), square.layer(z)) for z in normal(5, 6, g=trial.g)]
     yield within("f(z) vs minimiser of φ(u) + ½‖u-z‖² (SLSQP)", max(gaps), SOLVED)
-    tall = unit_layer(trial.g, 9, 5, norm=1.3, tau=2.0)
+    tall = _pushed(unit_layer(trial.g, 9, 5, norm=1.3, tau=2.0))
     yield given("L_σ‖W‖² ÷ τ, more units than states", tall.excess, "≤", 1.0)
     yield from _subgradient(trial, tall)
     for name, phi in (("square", square), ("tall, τ = 2", tall)):
@@ -213,7 +254,9 @@ def unit_layer_is_prox(trial, *, transposed=True):
 
 def _minimises(phi: HiddenObjective, name: str) -> Iterator[Measurement]:
     z, found = equilibrium(phi.layer, phi.W.shape[1]), phi.minimiser()
-    yield within(f"{name}: equilibrium vs minimiser, NNLS", off(nnls_minimum(phi), z), SAME)
+    yield headline(
+        within(f"{name}: equilibrium vs minimiser, NNLS", off(nnls_minimum(phi), z), SAME)
+    )
     yield within(f"{name}: equilibrium vs minimiser, Newton", off(found.z, z), SAME)
     gap = abs(float(phi.value(z)) - found.value)
     yield within(f"{name}: φ at the equilibrium vs its minimum", gap, SAME)
@@ -233,7 +276,7 @@ def _segment(trial):
 def _expands(trial):
     # ψ is still convex and f its gradient, but φ = ψ* - ½‖·‖² is not convex.
     phi = unit_layer(trial.g, 9, 5, norm=1.5 * math.sqrt(2), tau=2.0)
-    yield from _subgradient(trial, _pushed(phi, 3.0))
+    yield from _subgradient(trial, _pushed(phi))
 
 
 unit_layer_is_prox.breaks("‖W‖² = 2.25 τ: the layer expands", part=_expands)
@@ -277,6 +320,10 @@ def skip_connection(trial, *, factor=True, skip=True):
         yield within(f"α = {alpha}: f_α(z) vs joint minimiser (BVLS)", off(joint, w[0]), SAME)
         grows = ((f(a) - f(b)) * (a - b)).sum(1) / (a - b).square().sum(1)
         yield at_least(f"α = {alpha}: strong monotonicity", float(grows.min()), 1 - alpha - 1e-12)
+        h = 1e-5 * normal(6, g=trial.g)
+        rise = (envelope.value(w + h) - envelope.value(w - h)) / 2
+        gap = (rise - envelope.gradient(w) @ h).abs().max() / h.norm()
+        yield within(f"α = {alpha}: gradient of M against differences of M", float(gap), SOLVED)
         slope = float(envelope.gradient(end.z[None]).norm())
         yield within(f"α = {alpha}: gradient of M at the minimiser of φ", slope, SAME)
         level = abs(float(envelope.value(end.z[None])) - end.value)
@@ -305,8 +352,9 @@ DEPTHS = (1, 2, 4)
 
 def _block_map(net: Deep, shift: int) -> Rows:
     """Return z̃ ↦ αW̃ᵀσ(W̃Pz̃ + q̃) + (1-α)Pz̃ on rows."""
-    W = torch.block_diag(*[f.W for f in net.layers])
-    q = torch.cat([f.q for f in net.layers])
+    model = net.model
+    W = torch.block_diag(*[W.detach() for W in model.Ws])
+    q = torch.cat([(net.x[0] @ U.mT + b).detach() for U, b in zip(model.Us, model.bs)])
     P, alpha = cyclic_shift(len(net.layers), net.model.m, shift), net.model.alpha
 
     def f(z: Tensor) -> Tensor:
@@ -451,13 +499,15 @@ two_blocks.breaks(
 def _limit(
     maps: Callable[[float], Rows], k: float, fixed: Callable[[float], Tensor]
 ) -> Iterator[Measurement]:
-    start, gaps, ratios = fixed(0.0), [], []
+    start, gaps, ratios, left = fixed(0.0), [], [], []
     for t in (0.3, 0.1, 0.03, 0.01, 1e-3):
         gaps.append(float((fixed(t) - start).norm()))
         moved = float((maps(t)(start[None])[0] - start).norm())
         ratios.append(gaps[-1] * (1 - k) / moved)
-    yield at_most("‖z_t - z_0‖ ÷ bound", max(ratios), 1.0)
-    yield at_most("‖z_t - z_0‖ at t = 0.001 ÷ at t = 0.3", gaps[-1] / gaps[0], 0.05)
+        left.append(off(maps(t)(fixed(t)[None])[0], fixed(t)))
+    yield within("residual of the fixed points", max(left), SAME)
+    yield headline(at_most("‖z_t - z_0‖ ÷ bound", max(ratios), 1 + SAME))
+    yield seen("‖z_t - z_0‖ at t = 0.001 ÷ at t = 0.3", gaps[-1] / gaps[0], "≤", 0.05)
 
 
 @claim(
@@ -474,6 +524,14 @@ def limits_of_contractions(trial):
 
     yield given("common factor k = ‖W‖²", layer(0.3).excess, "≤", 0.81 + 1e-12)
     yield from _limit(lambda t: layer(t).layer, 0.81, lambda t: layer(t).minimiser().z)
+    # All units on and q moved along the first singular vector: the bound is attained.
+    first = torch.linalg.svd(base.W)[0][:, 0]
+    q = 5 - base.W @ (base.W.mT @ torch.full_like(base.q, 5.0))  # the code is 5 everywhere
+    moves = [HiddenObjective(base.W, q + t * first) for t in (0.0, 0.1)]
+    gap = float((moves[1].minimiser().z - moves[0].minimiser().z).norm())
+    start = moves[0].minimiser().z
+    jump = float((moves[1].layer(start) - start).norm())
+    yield equal("q along a singular vector: ‖z_t - z_0‖ ÷ bound", gap * 0.19 / jump, 1.0, SOLVED)
 
 
 def _no_common_factor(trial):
@@ -485,7 +543,9 @@ def _no_common_factor(trial):
 
 
 limits_of_contractions.breaks(
-    "no common factor: T_t(z) = (1-t)z + t·v tends to the identity", part=_no_common_factor
+    "no common factor: T_t(z) = (1-t)z + t·v tends to the identity",
+    "‖z_t - z_0‖",
+    part=_no_common_factor,
 )
 
 ALPHAS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -521,6 +581,13 @@ def deep_becomes_wide(trial):
     yield within("y vs average of the layers at y", off(average, y), SAME)
     yield within("y vs joint minimiser (BVLS)", off(joint_wide(layers), y), SAME)
     yield from _to_the_limit(trial.seed, layers, y)
+    # Two layers that pull apart attain the bound as α and the norms tend to 0.
+    net = opposed(1e-3)
+    y = wide(net.layers).minimiser().z
+    gap = float((net.blocks - y).norm(dim=1).max())
+    bound = deep_wide_bound(net.layers, y, net.model.alpha)
+    yield headline(at_most("two opposed layers: max ‖z_l - y‖ ÷ bound", gap / bound, 1.0))
+    yield seen("two opposed layers: the same from below", gap / bound, "≥", 0.98)
 
 
 def _weighted(trial):

@@ -71,7 +71,11 @@ def deep(
     m: int = 5,
     h: int = 4,
 ) -> Deep:
-    """Draw a deep OptEq with L layers of the given norms, and an input."""
+    """Draw a deep OptEq with L layers of the given norms, and an input.
+
+    The injection of the first unit of every layer is 1: were none positive, the equilibrium would
+    be 0, for the deep network and for every problem that it is compared with.
+    """
     sizes = [norms] * L if isinstance(norms, float) else list(norms)
     model = DeepOptEq.init_deep(m, 3, widths=[h] * L, norm=1.0, alpha=alpha, seed=seed)
     g = generator(seed + 1000)
@@ -79,7 +83,22 @@ def deep(
         for W, b, size in zip(model.Ws, model.bs, sizes):
             W.mul_(size)
             b.copy_(normal(h, g=g))
-    return Deep(model, normal(1, 3, g=g))
+    x = normal(1, 3, g=g)
+    with torch.no_grad():
+        for U, b in zip(model.Us, model.bs):
+            b[0] = 1 - U[0] @ x[0]
+    return Deep(model, x)
+
+
+def opposed(alpha: float, w: float = 0.1) -> Deep:
+    """Return two layers of one unit that pull a single number to two ends: the bound is attained.
+
+    Both units are on, so layer l is w²z + w q_l with w q_l = 2 and 1.
+    """
+    one = torch.ones(1, 1, dtype=torch.float64)
+    ends = [torch.full((1,), target / w, dtype=torch.float64) for target in (2.0, 1.0)]
+    model = DeepOptEq([w * one] * 2, [0 * one] * 2, ends, one, alpha=alpha)
+    return Deep(model, one)
 
 
 # --- block problems ----------------------------------------------------------------------------
@@ -198,11 +217,12 @@ def deep_wide_bound(layers: Sequence[HiddenObjective], y: Tensor, alpha: float) 
     r"""Return the bound on :math:`\max_l\|z_l-y\|` of the theorem.
 
     :math:`\alpha c\Delta/(1-\alpha cL)` with :math:`\kappa=\frac1L\sum\|W_l\|^2`,
-    :math:`c=\frac1{2(1-\kappa)}`, :math:`\Delta=\sum_l\|p_l(y)-y\|`, the layers without skip
-    being :math:`p_l`; infinite from :math:`\alpha=\frac1{cL}` on.
+    :math:`c=\frac{L-1}{2L(1-\kappa)}`, :math:`\Delta=\sum_l\|p_l(y)-y\|`, the layers without
+    skip being :math:`p_l`; infinite from :math:`\alpha=\frac1{cL}` on.
     """
-    kappa = sum(f.excess for f in layers) / len(layers)
-    c = 1 / (2 * (1 - kappa))
+    L = len(layers)
+    kappa = sum(f.excess for f in layers) / L
+    c = (L - 1) / (2 * L * (1 - kappa))
     length = sum(float((f.layer(y) - y).norm()) for f in layers)
-    room = 1 - alpha * c * len(layers)
+    room = 1 - alpha * c * L
     return alpha * c * length / room if room > 0 else math.inf

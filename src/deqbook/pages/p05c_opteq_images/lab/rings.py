@@ -82,3 +82,15 @@ def above_circle(model: NeuralODE | OptEq, steps: int = 40) -> float:
     else:
         y = (model.state(x, steps) @ model.V.mT)[:, 0]
     return float(y[0] - y[1:].min())
+
+
+@torch.no_grad()
+def winding(flow: NeuralODE, steps: int = 40) -> float:
+    """Return how often the image of the unit circle winds around the image of its centre."""
+    t = torch.arange(CIRCLE + 1, dtype=torch.float64) * (2 * math.pi / CIRCLE)
+    x = torch.cat([torch.zeros(1, 2, dtype=torch.float64), torch.stack([t.cos(), t.sin()], dim=1)])
+    z = flow.state(x, steps)[:, :2]
+    arms = z[1:] - z[0]
+    cross = arms[:-1, 0] * arms[1:, 1] - arms[:-1, 1] * arms[1:, 0]
+    turns = torch.atan2(cross, (arms[:-1] * arms[1:]).sum(1))
+    return float(turns.sum()) / (2 * math.pi)

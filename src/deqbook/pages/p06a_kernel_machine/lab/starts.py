@@ -77,17 +77,96 @@ def graded(largest: float, until: float) -> NDArray[np.float64]:
 
 
 @torch.no_grad()
+def look_at(model: ReLUImplicit, X: Tensor, points: Tensor, *, tol: float = TOL) -> NetworkStart:
+    """Return kernels and outputs of a network before training, on a sample and at points."""
+    n, both = len(X), torch.cat([X, points])
+    kernel, outputs = empirical_ntk(model, both, X, tol=tol), model(both, tol=tol)
+    H = (kernel[:n] + kernel[:n].mT) / 2
+    values, vectors = torch.linalg.eigh(H)
+    return NetworkStart(model, X, points, H, kernel[n:], outputs[:n], outputs[n:], values, vectors)
+
+
 def draw_start(
     m: int, n: int, d: int, seed: int, *, data: int, points: int, tol: float = TOL
 ) -> NetworkStart:
     """Draw a network (by ``seed``) and inputs on the sphere (by ``data``); look at its start."""
     model = ReLUImplicit.init_implicit_only(m, d, gamma=0.4, seed=seed)
-    X, other = sphere(n, d, data + 100), sphere(points, d, data + 300)
-    both = torch.cat([X, other])
-    kernel, outputs = empirical_ntk(model, both, X, tol=tol), model(both, tol=tol)
-    H = (kernel[:n] + kernel[:n].mT) / 2
-    values, vectors = torch.linalg.eigh(H)
-    return NetworkStart(model, X, other, H, kernel[n:], outputs[:n], outputs[n:], values, vectors)
+    return look_at(model, sphere(n, d, data + 100), sphere(points, d, data + 300), tol=tol)
+
+
+@dataclass(frozen=True)
+class Coupling:
+    r"""Network and frozen machine side by side: gaps at the recorded times, and the bounds.
+
+    ``on`` (T,) is :math:`\|f_t(X)-\hat f_t(X)\|` and ``on_bound`` (T,) the right side of the
+    coupling theorem; ``off`` (T, p) is :math:`|f_t(x)-\hat f_t(x)|`, ``off_parts`` (2, p) the
+    parts of its bound with :math:`\Delta_x` and with :math:`\Delta`, and ``without`` (T, p) the
+    gap to the machine without :math:`f_0`. ``least`` is the least
+    :math:`\lambda_{\min}(H(s))/\lambda_H` on the way.
+    """
+
+    run: PathKernel
+    on: Tensor
+    on_bound: Tensor
+    off: Tensor
+    off_parts: Tensor
+    without: Tensor
+    least: float
+
+    @property
+    def off_bound(self) -> Tensor:
+        """Return the bound off the sample, one number per point."""
+        return self.off_parts.sum(dim=0)
+
+
+def couple(at: NetworkStart, y: Tensor, run: PathKernel) -> Coupling:
+    """Lay a run from a start beside its frozen machine (gao2023.lemma4.3, gao2023.lemma4.4)."""
+    frozen, e0, times = at.frozen(y), float((y - at.guess).norm()), at.lambda0 * run.times
+    change = float(run.kernel_change.max()) / at.lambda0
+    on_bound = 2 * change * e0 * (torch.exp(-times / 2) - torch.exp(-times))
+    own = (run.k - run.k[0]).norm(dim=2).amax(dim=0)
+    off, without = (
+        (run.point_predictions - frozen.predict(at.k, base, run.times)).abs()
+        for base in (at.point_guess, torch.zeros_like(at.point_guess))
+    )
+    return Coupling(
+        run,
+        (run.predictions - frozen.fitted(run.times)).norm(dim=1),
+        on_bound,
+        off,
+        2 * e0 / at.lambda0 * torch.stack([own, at.k.norm(dim=1) * change]),
+        without,
+        float(torch.linalg.eigvalsh(run.H)[:, 0].min()) / at.lambda0,
+    )
+
+
+@lru_cache(maxsize=8)
+def switching(seed: int, switched: int = 9) -> Coupling:
+    r"""Follow a network whose kernel jumps at once: an extremal case of the coupling theorem.
+
+    One sample, one other input, linear features, W(0) = 0. Ten units are on at the sample; nine
+    more (``switched``) are on by a hair, and the first moment of the flow switches them off: H
+    falls to 10/19. At
+    the other input five of the ten are on, and the other five are off by a hair and switch on. So
+    the error falls at little more than half the rate, and both integrals of the proof have one
+    sign. Sizes are drawn by the seed.
+    """
+    g, hair, m = generator(seed + 900), 1e-6, 10 + switched
+    size = 0.5 + torch.rand(10, generator=g, dtype=torch.float64)
+    here = torch.cat([size, torch.full((switched,), hair, dtype=torch.float64)])
+    there = torch.cat([size[:5], torch.full((5,), -hair), torch.full((switched,), -1.0)]).double()
+    a = torch.ones(m, dtype=torch.float64)
+    a[5:10] = -1  # these grow at the other input when the output is too large
+    U = math.sqrt(m) * torch.stack([here, there], dim=1)
+    zero = torch.zeros(m, m, dtype=torch.float64)
+    model = ReLUImplicit(zero, U, a, 0 * a, 0.4, phi="identity", train=("W",))
+    X = torch.eye(2, dtype=torch.float64)
+    at = look_at(model, X[:1], X[1:])
+    y = at.guess - 0.05
+    end = 12 / at.lambda0
+    times = np.concatenate([[0.0], np.geomspace(1e-5 * end, 0.02 * end, 25)])
+    times = np.concatenate([times, np.linspace(0.02 * end, end, 40)[1:]])
+    return couple(at, y, path_kernel(model, at.X, y, at.points, times, tol=1e-13))
 
 
 @lru_cache(maxsize=8)

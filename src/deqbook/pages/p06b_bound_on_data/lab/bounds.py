@@ -10,12 +10,14 @@ place of two and a symmetrisation of the estimate.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from deqbook.bounds.generalization import Deviation, after_sample, explicit_bound
 
 FINE = 2.0 ** (1 / 32)  # 32 radii between one power of 2 and the next
+RADII = tuple(4.0 * 2 ** (j / 8) for j in range(41))  # a finite list, from 4 to 128
 
 
 def fine_bound(K: Tensor, B: float, *, delta: float, ratio: float = FINE) -> Deviation:
@@ -25,6 +27,25 @@ def fine_bound(K: Tensor, B: float, *, delta: float, ratio: float = FINE) -> Dev
     sample: the explicit bound with a finer grid of radii.
     """
     return explicit_bound(K, B, delta=delta, ratio=ratio)
+
+
+def from_list(B: float, delta: float, radii: Sequence[float] = RADII) -> tuple[float, float]:
+    """Return the least radius of a list that is at least B, and its equal share of δ.
+
+    The list is fixed before the sample. Beyond it the radius is infinite: the bound says nothing,
+    which is always true. A short list costs less than ``generalization.after_sample``, which keeps
+    a share for every power up to infinity.
+    """
+    reached = [R for R in radii if R >= B]
+    return min(reached, default=math.inf), delta / len(radii)
+
+
+def listed_bound(K: Tensor, B: float, *, delta: float, radii: Sequence[float] = RADII) -> Deviation:
+    r"""Return the bound of ``fine_bound`` with a finite list of radii, which share δ equally."""
+    radius, share = from_list(B, delta, radii)
+    if math.isinf(radius):
+        return Deviation(radius, 0.0, radius, share)
+    return explicit_bound(K, radius, delta=share, fixed_in_advance=True)
 
 
 def bounded_kernel_bound(

@@ -8,6 +8,7 @@ independently.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from torch import Tensor
 from deqbook.bounds.generalization import Deviation
 from deqbook.data import Dataset, load
 from deqbook.dynamics import Record, Trajectory, gradient_descent
+from deqbook.implicit import IFT
 from deqbook.kernels import gram_of_tangents, implicit_only_limit, tangents
 from deqbook.kernels.frozen import FrozenKernel, freeze
 from deqbook.models import ReLUImplicit
@@ -217,6 +219,40 @@ def network_start(
     return start_of(model, s.x_train, s.y_train, s.x_test, s.y_test)
 
 
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """A network at its start, with the gradient of each output in W as a row of ``J``.
+
+    ``H`` is the closed form of the tangent kernel, ``values`` (rising) and ``vectors`` its
+    eigenvalues and eigenvectors, ``r`` what is left to learn.
+    """
+
+    J: Tensor
+    H: Tensor
+    values: Tensor
+    vectors: Tensor
+    y: Tensor
+    r: Tensor
+
+    def shortest(self, R: Tensor) -> Tensor:
+        """Return the length of the shortest move of W that adds a column of R to the outputs."""
+        return torch.linalg.lstsq(self.J, R, driver="gelsd").solution.norm(dim=0)
+
+
+def spectrum(name: str, n: int, *, m: int, seed: int, gamma: float = 0.4) -> Spectrum:
+    """Return the Jacobian of a network on n pictures by automatic differentiation, and H."""
+    s = _sample(name, n, seed, 2)
+    model = ReLUImplicit.init_implicit_only(m, s.d, gamma=gamma, seed=seed)
+    how = IFT(tol=1e-12)
+    rows = [
+        torch.autograd.grad(model(x[None], tol=1e-12, adjoint=how).sum(), model.W)[0].flatten()
+        for x in s.x_train
+    ]
+    start = start_of(model, s.x_train, s.y_train, s.x_test, s.y_test)
+    values, vectors = torch.linalg.eigh(start.H)
+    return Spectrum(torch.stack(rows), start.H, values, vectors, start.y, start.y - start.guess)
+
+
 def limit_start(
     name: str, n: int, *, seed: int, gamma: float = 0.4, tests: int = 1000
 ) -> KernelStart:
@@ -246,12 +282,13 @@ def _zero_start(H: Tensor, k: Tensor, y: Tensor, y_test: Tensor) -> KernelStart:
 
 @dataclass(frozen=True, eq=False)
 class DiagonalNetwork:
-    r"""The network of gao2023, Section 5.2: :math:`W(0)=\operatorname{diag}(w)`, ReLU features.
+    r"""The network of gao2023, Section 5.2: :math:`W(0)=\operatorname{diag}(w)`, linear features.
 
-    Unit r solves its own equation, :math:`z_r=\phi_r/(1-\tilde\gamma w_r)` for
-    :math:`\tilde\gamma w_r<1`; its adjoint is
-    :math:`v_r=a_r\mathbf 1\{\phi_r>0\}/(1-\tilde\gamma w_r)`. No matrix is needed, so large widths
-    are cheap.
+    Unit r solves its own equation. For :math:`\tilde\gamma w_r<1` and :math:`\phi=Ux/\sqrt m` its
+    state is :math:`z_r=\sigma(\phi_r)/(1-\tilde\gamma w_r)`, with the adjoint
+    :math:`v_r=a_r\mathbf 1\{\phi_r>0\}/(1-\tilde\gamma w_r)`. No matrix is needed, so large
+    widths are cheap. The source has :math:`\phi=\sigma(Ux)/\sqrt m`: the same states, but every
+    unit that is off is then exactly on its kink, and there is no derivative in W.
     """
 
     w: Tensor
@@ -278,13 +315,13 @@ class DiagonalNetwork:
                 f"a unit has γ̃w = {float(self.loop.max()):.3g} ≥ 1 and no equilibrium; take a "
                 "smaller gamma or a larger m."
             )
-        phi = (X @ self.U.mT).relu() / math.sqrt(len(self.w))
-        return phi / (1 - self.loop), self.a * (phi > 0) / (1 - self.loop)
+        phi = X @ self.U.mT / math.sqrt(len(self.w))
+        return phi.relu() / (1 - self.loop), self.a * (phi > 0) / (1 - self.loop)
 
-    def model(self) -> ReLUImplicit:
-        """Return the same network with W as a matrix."""
+    def model(self, phi: str = "identity") -> ReLUImplicit:
+        """Return the same network with W as a matrix; ``phi="relu"`` are the source's features."""
         zero = torch.zeros_like(self.a)
-        return ReLUImplicit(self.w.diag(), self.U, self.a, zero, self.gamma, train=("W",))
+        return ReLUImplicit(self.w.diag(), self.U, self.a, zero, self.gamma, phi=phi, train=("W",))
 
     def kernel(self, X: Tensor, X2: Tensor | None = None) -> Tensor:
         r"""Return :math:`\tilde\gamma^2VV_2^\top\circ ZZ_2^\top`."""
@@ -296,6 +333,45 @@ class DiagonalNetwork:
         """Return what the theorem looks at."""
         guess, guess_test = (self.states(points)[0] @ self.a for points in (X, X_test))
         return KernelStart(self.kernel(X), self.kernel(X_test, X), guess, guess_test, y, y_test)
+
+
+def diagonal_kernels(X: Tensor, m: int, *, gamma: float, seed: int, count: int) -> Tensor:
+    """Return H(0) of so many diagonal starts of width m, (count, n, n)."""
+    first = 10_000 * (seed + 1)
+    nets = (DiagonalNetwork.init(m, X.shape[1], gamma=gamma, seed=first + k) for k in range(count))
+    return torch.stack([net.kernel(X) for net in nets])
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """One step of length h against the gradient of ½‖ŷ-y‖²: what H(0) says of it, and what happens.
+
+    ``kinks`` is the share of pre-activations that are exactly 0 at the start, ``speed`` the
+    distance of Δŷ/h from -H(0)e, relative, and ``kernel`` that of H after the step from H(0).
+    """
+
+    kinks: float
+    speed: float
+    kernel: float
+
+
+@torch.no_grad()
+def first_step(model: ReLUImplicit, X: Tensor, y: Tensor, h: float = 1e-6) -> FirstStep:
+    """Take one short step of gradient descent on W, in a copy, and compare with the kernel."""
+    model = copy.deepcopy(model)
+    at = tangents(model, X, tol=1e-14)
+    out = model.readout(at.z, at.q)
+    e, H = out - y, gram_of_tangents(model, at, at)["W"]
+    before = model.scale * at.z @ model.W.mT + at.q
+    model.W.sub_(h * model.gradients(at, e)["W"])
+    then = tangents(model, X, tol=1e-14)
+    speed = (model.readout(then.z, then.q) - out) / h
+    moved = gram_of_tangents(model, then, then)["W"] - H
+    return FirstStep(
+        float((before == 0).double().mean()),
+        float((speed + H @ e).norm() / (H @ e).norm()),
+        float(moved.norm() / H.norm()),
+    )
 
 
 # --- many samples at once -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,16 @@ def strings(n: int, length: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw n strings of fair signs, and the parity (0 or 1) of the ones up to each site."""
     bits = torch.randint(0, 2, (n, length), generator=g)
     return (2 * bits - 1).double(), (bits.cumsum(dim=1) % 2).double()
+
+
+def parity_cell(x: Tensor, *, closed: bool = True) -> Callable[[Tensor], Tensor]:
+    """Return z ↦ (-x_i z_{i-1})_i with z_0 = 1 fixed; else (``closed=False``) z_0 is the last z."""
+
+    def step(z: Tensor) -> Tensor:
+        first = torch.ones_like(z[:, :1]) if closed else z[:, -1:]
+        return -x * torch.cat([first, z[:, :-1]], dim=1)
+
+    return step
 
 
 def neighbours(z: Tensor) -> Tensor:
