@@ -1,4 +1,4 @@
-"""The errata page, for the tests that compute its numbers again: entries, and the tools shared."""
+"""The errata page, for its tests: the entries, and tools to compute its numbers again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from errata import COUNTER, KINDS, SOURCES, Erratum, errata
 
 PAGE = Path(__file__).parent.parent / "book" / "errata.md"
+__all__ = ["COUNTER", "KINDS", "PAGE", "SOURCES", "Erratum", "errata"]
 
 
 def entry(label: str) -> str:
