@@ -37,14 +37,29 @@ PAGES = "deqbook.pages"
 #: How the label of a figure begins; all other labels that claims point to are of statements.
 FIGURES = "fig-"
 SEEDS = 5
-HEADINGS = ("Claim", "Source", "Slack", "Control", "Seconds", "Status")
+HEADINGS = ("Claim", "Source", "Slack", "Control", "Teeth", "Seconds", "Status")
+#: What `deqbook teeth` found, beside the pages; a test tells when it is out of date.
+TEETH = Path("book") / "teeth.json"
 #: A bar within a cell.
 BAR = r"\|"
 STATUS = {
     "holds": "✓ holds",
-    "uncheckable": "not checkable",
+    "partly": "partly",
+    "not reproduced": "not reproduced at this size",
+    "quoted": "✓ quoted, not proved here",
+    "definition": "✓ definition",
+    "not checkable": "not checkable",
     "fails": "✗ fails",
     "unbroken": "✗ control holds",
+}
+
+COUNTED = {
+    "holds": "hold",
+    "definition": "are definitions",
+    "quoted": "are quoted and not proved here",
+    "partly": "come out in part",
+    "not reproduced": "are not reproduced at this size",
+    "not checkable": "no finite experiment can check",
 }
 
 
@@ -164,12 +179,10 @@ def collect(
 
 def summary(claims: Sequence[dict[str, Any]]) -> str:
     """Say in a sentence how many claims there are and how they fare."""
-    count = Counter(claim["status"] for claim in claims)
+    count = Counter(map(standing, claims))
     controls = [control for claim in claims for control in claim["controls"]]
     broken = sum(control["breaks"] for control in controls)
-    parts = [f"{count['holds']} hold"]
-    if count["uncheckable"]:
-        parts.append(f"{count['uncheckable']} no finite experiment can check")
+    parts = [f"{count[name]} {words}" for name, words in COUNTED.items() if count[name]]
     seconds = sum(claim["seconds"] for claim in claims)
     return (
         f"{len(claims)} claim{'s' * (len(claims) != 1)}: {', '.join(parts)}. "
@@ -177,15 +190,49 @@ def summary(claims: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def row(claim: dict[str, Any]) -> str:
+def standing(claim: dict[str, Any]) -> str:
+    """Say what the run shows of the statement; "fails" or "unbroken" if it is not in order."""
+    status: str = claim["status"]
+    return claim["standing"] if status in {"holds", "uncheckable"} else status
+
+
+def teeth(counts: dict[str, Any] | None) -> str:
+    """Write how many planted bugs a claim noticed: in what is computed, in what is stated.
+
+    >>> teeth({"computation": [11, 12, 0], "statement": [5, 8, 1]})
+    '11/12, 5/8'
+    """
+    if counts is None:
+        return "–"
+    pairs = [counts[kind] for kind in ("computation", "statement")]
+    return ", ".join(f"{caught}/{planted}" if planted else "–" for caught, planted, _ in pairs)
+
+
+def bitten(claims: Iterable[dict[str, Any]], found: dict[str, Any]) -> str:
+    """Say how many planted bugs the claims noticed, all together; "" if none were planted."""
+    rows = [found[claim["id"]] for claim in claims if claim["id"] in found]
+    if not rows:
+        return ""
+    words = {"computation": "what is computed", "statement": "what is stated"}
+    parts = []
+    for kind, where in words.items():
+        caught, planted = (sum(row[kind][k] for row in rows) for k in (0, 1))
+        share = f" ({caught / planted:.0%})" if planted else ""
+        parts.append(f"{caught} of {planted} bugs in {where}{share}")
+    return f" Of bugs planted on purpose, {' and '.join(parts)} are noticed."
+
+
+def row(claim: dict[str, Any], found: dict[str, Any] | None = None) -> str:
     """Write one claim as a row of a table."""
-    status = f"[{STATUS[claim['status']]}]{{.deq-{claim['status']}}}"
-    reason = "" if claim["status"] == "holds" else literally(f": {claim['reason']}")
+    name = standing(claim)
+    status = f"[{STATUS[name]}]{{.deq-{name.replace(' ', '-')}}}"
+    reason = literally(f": {claim['reason']}") if claim["reason"] else ""
     cells = (
         f"{_title(claim)} `{claim['id']}`{{.deq-claim-id}}",
         literally(claim["source"]),
         _number(claim["slack"]),
         literally(_controls(claim["controls"])),
+        teeth((found or {}).get(claim["id"])),
         f"{claim['seconds']:.1f}",
         status + reason,
     )
@@ -223,7 +270,7 @@ def _controls(controls: Sequence[dict[str, Any]]) -> str:
     return "; ".join(control["broken"] for control in controls) or "–"
 
 
-def table(claims: Sequence[dict[str, Any]], title: str) -> str:
+def table(claims: Sequence[dict[str, Any]], title: str, found: dict[str, Any]) -> str:
     """Write a table of claims, in a box that scrolls by itself, also from the keyboard."""
     label = html.escape(f"Claims of {title}")
     return "\n".join(
@@ -232,7 +279,7 @@ def table(claims: Sequence[dict[str, Any]], title: str) -> str:
             "{.deq-ledger}",
             _row(HEADINGS),
             _row("-" * len(HEADINGS)),
-            *map(row, claims),
+            *(row(claim, found) for claim in claims),
             "\n</div>\n",
         ]
     )
@@ -263,14 +310,18 @@ class Ledger(SphinxDirective):
             return self.parse_text_to_nodes("No chapter has claims yet.")
         found = {name: json.loads(f.read_text(encoding="utf-8")) for name, f in files.items()}
         everything = [claim for evidence in found.values() for claim in evidence["claims"]]
+        planted = Path(self.env.srcdir) / TEETH
+        self.env.note_dependency(str(planted))
+        kept = json.loads(planted.read_text(encoding="utf-8"))["claims"] if planted.exists() else {}
         text = [
-            f"Each claim is checked with {SEEDS} seeds. In the whole book, {summary(everything)}"
+            f"Each claim is checked with {SEEDS} seeds. In the whole book, "
+            f"{summary(everything)}{bitten(everything, kept)}"
         ]
         for chapter, evidence in found.items():
             text += [
                 f":::{{rubric}} {{doc}}`/{CHAPTERS}/{chapter}`\n:::",
                 summary(evidence["claims"]),
-                table(evidence["claims"], chapter),
+                table(evidence["claims"], chapter, kept),
             ]
         return self.parse_text_to_nodes("\n\n".join(text))
 

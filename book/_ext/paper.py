@@ -3,8 +3,8 @@
 Numbers are those of the site because they are the site's: theorems, equations, figures, sections
 and exercises are read from its pages, not counted again. What is done here is what paper asks for.
 Pages follow each other in the order of ``_toc.yml``; anchors get the name of their page, and links
-lead to them; code that is folded on the site is left out; proofs are open; a slider becomes some of
-its frames; solutions move to an appendix.
+lead to them; code that is folded on the site is left out; proofs are open; panels are their
+verdicts; a slider becomes some of its frames; solutions move to an appendix.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ PLAIN = {"✅": "✓", "❌": "✗"}
 #: What of highlighted code is told apart on paper: words of the language, comments, text, names
 #: that are defined, prompts and output. All other marks would only make the file larger.
 COLOURED = {"k", "kn", "kc", "ow", "c1", "sd", "s1", "s2", "nf", "nc", "nd", "gp", "go", "gt", "gr"}
-ON_SCREEN = ".headerlink, script, style, details.above-input, .toctree-wrapper, progress"
+#: The section that explains how to read a panel.
+EXPLAINED = "how-to-read-a-panel"
+ON_SCREEN = (
+    ".headerlink, script, style, details.above-input, details.deq-whole, .toctree-wrapper, progress"
+)
 FRAME_LIST = re.compile(r"const frames = (\[.*?\]);\n", re.DOTALL)
 MATHJAX = re.compile(r"<script>window\.MathJax = (\{.*?\})</script>")
 PARSER = "html.parser"
@@ -144,6 +148,12 @@ def unfold(article: Tag) -> None:
     for mark in article.select("pre span, code span, dt.sig span.pre, dt.sig span.w"):
         if not COLOURED.intersection(map(str, mark.get_attribute_list("class"))):
             mark.unwrap()
+    for panel in article.select("details.deq-evidence"):
+        told = panel.find("summary")
+        # Paper has room for the verdict; one panel stands open, that which the text explains.
+        if isinstance(told, Tag) and not panel.find_parent(id=EXPLAINED):
+            for child in [child for child in panel.children if child is not told]:
+                child.extract()
     for details in article.select("details"):
         details.name = "div"
         if summary := details.find("summary"):
@@ -340,9 +350,10 @@ def title_page(imprint: Imprint) -> str:
         f'<p class="title">{escape(imprint.title)}</p>'
         f'<p class="author">{escape(imprint.author)}</p>'
         f'<p class="version">{version}</p>'
-        "<p>This is the site on paper: the same text, figures and numbers. Proofs are open, and "
-        "solutions stand at the end. A slider shows some of its frames. Code that the site folds, "
-        "most of it for drawing, is left out; it stands in the pages’ notebooks.</p>"
+        "<p>This is the site on paper: the same text, figures and numbers. Proofs are open, "
+        "solutions stand at the end, and a panel is the line of its verdict. A slider shows some "
+        "of its frames. Code that the site folds, most of it for drawing, is left out; it stands "
+        "in the pages’ notebooks.</p>"
         f'<p class="licence">{escape(imprint.licence)}</p></div>'
     )
 

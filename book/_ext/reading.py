@@ -24,8 +24,9 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from quiet_code import quiet
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 #: Minutes that one of each takes.
 RATES = {
@@ -64,9 +65,7 @@ def count(source: str) -> Reading:
     text = _without(text, "prf:proof|solution|solution-start|bibliography")
     cells = [m[0] for m in _blocks(text, "code-cell")]
     seen = [c for c in cells if not re.search(r"^:tags:.*(hide-input|remove-)", c, flags=re.M)]
-    lines = [
-        line for c in seen for line in c.splitlines()[1:-1] if line.strip() and line[0] not in "#:"
-    ]
+    lines = [line for c in seen for line in _shown(c) if line.strip() and line[0] not in "#:"]
     panels = sum(len(re.findall(r"^check\(", c, flags=re.M)) for c in seen)
     text = _without(text, "code-cell")
     figures = len(_blocks(text, "glue:figure|figure"))
@@ -75,6 +74,14 @@ def count(source: str) -> Reading:
     text = re.sub(r"^:[\w-]+:.*$|^\([\w-]+\)=$|\{[\w:-]+\}", " ", text, flags=re.M)
     words = len(re.findall(r"[^\W\d_][\w'’-]*", text))
     return Reading(words, formulas, displays, len(lines) - panels, figures, panels)
+
+
+def _shown(cell: str) -> list[str]:
+    """Return the lines of a cell that a page shows."""
+    inside = cell.splitlines()[1:-1]
+    code = "\n".join(line for line in inside if not re.match(r":\w+:", line))
+    shown = quiet(code)
+    return (code if shown is None else shown).splitlines()
 
 
 def proofs(source: str) -> Reading:
@@ -151,8 +158,38 @@ class Times(SphinxDirective):
         return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in cells))
 
 
+def duration(minutes: int) -> str:
+    """Write a time.
+
+    >>> duration(55), duration(134)
+    ('55 min', '2 h 14 min')
+    """
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours else f"{rest} min"
+
+
+class Route(SphinxRole):
+    """``{route}`00 01 2```: how long it takes to read the pages that begin so, without proofs."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Add up the minutes."""
+        total = 0
+        for start in self.text.split():
+            pages = sorted((Path(self.env.srcdir) / "chapters").glob(f"{start}*.md"))
+            if not pages:
+                message = self.inliner.reporter.error(
+                    f"route: no page of chapters/ begins with {start!r}", line=self.lineno
+                )
+                return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]
+            for path in pages:
+                self.env.note_dependency(str(path))
+                total += count(path.read_text(encoding="utf-8")).minutes
+        return [nodes.Text(duration(total))], []
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directives."""
+    """Register the directives and the role."""
+    app.add_role("route", Route())
     app.add_directive("opening", Opening)
     app.add_directive("page-times", Times)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

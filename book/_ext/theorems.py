@@ -2,8 +2,9 @@
 
 A proof with ``:class: dropdown`` becomes a plain HTML disclosure, which needs no script and answers
 to the keyboard: sphinx-proof writes no title for sphinx-togglebutton to put its button on, and the
-page would stop with an error. And the anchors that both packages repeat for every theorem, proof
-and exercise are dropped, since an anchor has to be unique on its page.
+page would stop with an error. The anchors that both packages repeat for every theorem, proof and
+exercise are dropped, since an anchor has to be unique on its page. And a box that has an anchor of
+its own offers it as a link, as headings do.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from sphinx_proof.nodes import proof_node
 
 REPEATED_IDS = {"proof", "proof-content", "exercise-content", "solution-content"}
 LEAD = "Proof. "
+PACKAGES = ("sphinx_proof", "sphinx_exercise")
 
 
 class folded_proof(nodes.General, nodes.Element):
-    """A proof that opens when a reader asks for it."""
+    """A proof, or what its ``summary`` says, that opens when a reader asks for it."""
 
 
 class Repairs(SphinxPostTransform):
@@ -33,12 +35,26 @@ class Repairs(SphinxPostTransform):
         for proof in list(self.document.findall(proof_node)):
             if "dropdown" in proof[0]["classes"]:
                 proof.replace_self(folded_proof("", *without_lead(proof[0])))
+        for box in self.document.findall(is_box):
+            title = box.next_node(nodes.title, descend=True)
+            if title is not None and title.parent is box and box["ids"]:
+                title += nodes.raw("", permalink(box["ids"][0]), format="html")
         for element in self.document.findall(nodes.Element):
             ids = element.get("ids", [])
             if REPEATED_IDS.intersection(ids) and isinstance(
                 element, nodes.section | nodes.admonition
             ):
                 element["ids"] = [name for name in ids if name not in REPEATED_IDS]
+
+
+def is_box(node: nodes.Node) -> bool:
+    """Tell whether this is a theorem, an exercise, or another box of the two packages."""
+    return isinstance(node, nodes.Admonition) and type(node).__module__.startswith(PACKAGES)
+
+
+def permalink(anchor: str) -> str:
+    """Return the link that a box shows where it is pointed at."""
+    return f'<a class="headerlink" href="#{anchor}" title="Link to this place">#</a>'
 
 
 def without_lead(proof: nodes.Element) -> list[nodes.Node]:
@@ -51,7 +67,8 @@ def without_lead(proof: nodes.Element) -> list[nodes.Node]:
 
 def open_folded(translator: Any, node: folded_proof) -> None:
     """Write the opening tags."""
-    translator.body.append('<details class="deq-proof"><summary>Proof</summary>\n')
+    kind, summary = node.get("kind", "deq-proof"), node.get("summary", "Proof")
+    translator.body.append(f'<details class="{kind}"><summary>{summary}</summary>\n')
 
 
 def close_folded(translator: Any, node: folded_proof) -> None:

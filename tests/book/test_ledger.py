@@ -21,6 +21,7 @@ CLAIM = {
     "chapter": "01_first",
     "ref": "",
     "status": "holds",
+    "standing": "holds",
     "reason": "",
     "slack": 1.5,
     "seconds": 0.25,
@@ -28,6 +29,8 @@ CLAIM = {
     "controls": [{"broken": "the scaling", "breaks": True, "measurements": []}],
     "runs": [{"seed": 0, "measured": ["0x1.8p+0"]}],
 }
+TEETH = {"computation": [3, 4, 1], "statement": [0, 0, 0]}
+UNCHECKABLE = CLAIM | {"status": "uncheckable", "standing": "not checkable"}
 #: A stand-in for the package: `deqbook verify` that counts its runs and says what it is told.
 FAKE_MAIN = """
 import importlib, json, pathlib, sys
@@ -162,10 +165,19 @@ def test_output_that_is_no_ledger_is_shown(source: Path) -> None:
 
 
 def test_summary_counts_claims_and_controls() -> None:
-    hopeless = CLAIM | {"status": "uncheckable", "controls": [], "seconds": 0.0}
-    assert ledger.summary([CLAIM, hopeless]) == (
-        "2 claims: 1 hold, 1 no finite experiment can check. "
+    hopeless = UNCHECKABLE | {"controls": [], "seconds": 0.0}
+    table = CLAIM | {"standing": "not reproduced", "controls": [], "seconds": 0.0}
+    assert ledger.summary([CLAIM, hopeless, table]) == (
+        "3 claims: 1 hold, 1 are not reproduced at this size, 1 no finite experiment can check. "
         "1 of 1 controls break as they must. 0.2 s."
+    )
+
+
+def test_the_ledger_counts_planted_bugs() -> None:
+    assert ledger.bitten([CLAIM], {}) == ""
+    assert ledger.bitten([CLAIM, CLAIM], {CLAIM["id"]: TEETH}) == (
+        " Of bugs planted on purpose, 6 of 8 bugs in what is computed (75%) and 0 of 0 bugs in "
+        "what is stated are noticed."
     )
 
 
@@ -216,6 +228,8 @@ def build(source: Path, claim: dict[str, object]) -> tuple[Tag, str]:
     (root / "chapters").mkdir()
     (root / "chapters" / "01_first.md").write_text(CHAPTER)
     (root / "chapters" / "nothing.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
+    (root / "book").mkdir()
+    (root / "book" / "teeth.json").write_text(json.dumps({"claims": {CLAIM["id"]: TEETH}}))
     (root / "index.md").write_text(
         "# Book\n\n```{toctree}\nchapters/01_first\n```\n\n```{ledger}\n```\n"
     )
@@ -235,7 +249,9 @@ def build(source: Path, claim: dict[str, object]) -> tuple[Tag, str]:
 def test_a_claim_is_set_as_it_is_written(source: Path, ref: str) -> None:
     control = {"broken": AWKWARD, "breaks": True, "measurements": []}
     claim = {"title": AWKWARD, "ref": ref, "source": AWKWARD, "controls": [control]}
-    page, warnings = build(source, claim | {"status": "uncheckable", "reason": AWKWARD})
+    page, warnings = build(
+        source, claim | {"status": "uncheckable", "standing": "not checkable", "reason": AWKWARD}
+    )
     assert not warnings
     cells = page.select("table.deq-ledger tbody td")
     assert [cell.get_text().strip() for cell in cells] == [
@@ -243,13 +259,14 @@ def test_a_claim_is_set_as_it_is_written(source: Path, ref: str) -> None:
         AWKWARD,
         "1.5",
         AWKWARD,
+        "3/4, –",
         "0.2",
         f"not checkable: {AWKWARD}",
     ]
     assert cells[0].select_one("code.deq-claim-id").get_text() == CLAIM["id"]
     links = [link["href"] for link in page.select("td a")]
     assert links == ([f"chapters/01_first.html#{ref}"] if ref else [])
-    assert cells[5].select_one(".deq-uncheckable").get_text() == "not checkable"
+    assert cells[6].select_one(".deq-not-checkable").get_text() == "not checkable"
 
 
 @pytest.mark.book

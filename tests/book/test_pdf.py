@@ -107,6 +107,23 @@ def test_folded_code_is_left_out_and_proofs_are_open() -> None:
     assert not article.select(".cell")
 
 
+def test_a_panel_is_the_line_of_its_verdict_but_the_one_explained_is_open() -> None:
+    panel = (
+        '<details class="deq-evidence"><summary>✓ holds</summary>'
+        "<table><tr><td>0.5</td></tr></table></details>"
+    )
+    article = parsed(f'<div>{panel}<section id="{paper.EXPLAINED}">{panel}</section></div>')
+    paper.unfold(article)
+    first, second = article.select("div.deq-evidence")
+    assert first.get_text() == "✓ holds"
+    assert second.get_text() == "✓ holds0.5"
+
+
+def test_the_section_that_explains_a_panel_is_where_paper_looks_for_it(site: Path) -> None:
+    page = parsed((site / "chapters" / "01a_contraction.html").read_text(encoding="utf-8"))
+    assert page.select(f"#{paper.EXPLAINED} details.deq-evidence")
+
+
 def slider(count: int = 7, start: int = 3, width: int = 400) -> str:
     frames = [
         {"src": f"data:image/webp;base64,{k}", "alt": f"at {k}", "text": str(k)}

@@ -23,7 +23,7 @@ from sphinx.pycode import ModuleAnalyzer
 PACKAGE = ROOT / "src" / "deqbook"
 PAGES = sorted((ROOT / "book" / "reference").glob("*.md"))
 #: Rooms that are no library: what a chapter, a command or a long run is made of.
-OTHER_ROOMS = {"cli", "course", "experiments", "pages"}
+OTHER_ROOMS = {"cli", "course", "experiments", "pages", "teeth"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: What may stand between the heading of a module and its entries.
 SECTION = re.compile(

@@ -3,80 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from built_site import require_site, toc_pages
 from chromium import skip_without_browser
+from visits import SIZES, settle_math, visit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 skip_without_browser()
 
 PAGES = toc_pages()
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
-
-
-@dataclass
-class Visit:
-    """A page, and everything that went wrong while it was open."""
-
-    page: Page
-    errors: list[str] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
-
-
-@contextmanager
-def visit(browser: Browser, address: str, path: str, size: str = "desktop") -> Iterator[Visit]:
-    """Open a page, letting nothing through to another host."""
-    width, height = SIZES[size]
-    context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme="light",
-        has_touch=size == "phone",
-        is_mobile=size == "phone",
-    )
-    seen = Visit(context.new_page())
-    page = seen.page
-    page.on("console", lambda m: seen.errors.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda error: seen.errors.append(str(error)))
-    page.on(
-        "response",
-        lambda r: seen.errors.append(f"{r.status} {r.url}") if r.status >= 400 else None,
-    )
-
-    def local_only(route: Route) -> None:
-        if route.request.url.startswith((f"{address}/", "data:", "blob:")):
-            route.continue_()
-        else:
-            seen.foreign.append(route.request.url)
-            route.abort()
-
-    context.route("**/*", local_only)
-    page.goto(f"{address}/{path}", wait_until="load")
-    try:
-        yield seen
-    finally:
-        context.close()
-
 
 #: What MathJax leaves where it fails; an unknown macro is set in red, without an error.
 MATH_FAULTS = "mjx-merror, [data-mjx-error], mjx-mtext[style*='color: red']"
-
-
-def settle_math(page: Page) -> None:
-    """Wait until MathJax has set the page, on pages that have formulas."""
-    page.wait_for_function(
-        """() => !document.querySelector(".math")
-        || (window.MathJax?.startup?.promise && document.querySelector("mjx-container"))"""
-    )
-    page.evaluate("() => window.MathJax?.startup?.promise")
 
 
 def wide_formulas(page: Page) -> list[str]:
@@ -106,16 +50,6 @@ def overflow(page: Page) -> list[str]:
     )
 
 
-def unreachable_formulas(page: Page) -> list[str]:
-    """Return the displayed formulas that are wider than their box and cannot be scrolled."""
-    return page.evaluate(
-        """() => [...document.querySelectorAll("article div.math")]
-            .filter(e => e.scrollWidth > e.clientWidth + 1
-                && getComputedStyle(e).overflowX !== "auto")
-            .map(e => e.textContent.slice(0, 60))"""
-    )
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("path", PAGES)
 def test_page(browser: Browser, address: str, path: str, size: str) -> None:
@@ -134,7 +68,6 @@ def test_page(browser: Browser, address: str, path: str, size: str) -> None:
             page.emulate_media(color_scheme=scheme)
             page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
             assert not overflow(page), f"{path} is wider than a {size} ({scheme})"
-            assert not unreachable_formulas(page), f"{path} on a {size} ({scheme})"
         if size == "desktop":
             assert not wide_formulas(page), f"{path}: break these displays over lines"
         assert not seen.errors, f"{path} reports {seen.errors}"
