@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from deqbook.cli import main, reproduce
-from deqbook.experiments import opteq_tables
+from deqbook.cli import main
+from deqbook.experiments import opteq_tables, tables
 from deqbook.experiments.receipts import (
-    Journal,
+    Cost,
+    Provenance,
     ReceiptError,
-    collect,
+    code_hash,
     digest,
     read,
-    versions,
     write,
 )
 from deqbook.pages.p05c_opteq_images.lab.long_range import Scene
@@ -88,20 +88,6 @@ def test_missing_and_foreign_files_are_named(file: Path) -> None:
         read(file)
 
 
-@pytest.mark.parametrize("line", ['{"group": "b", "ca', '{"group": "b"}', "7", ""])
-def test_a_damaged_line_of_a_journal_is_named_and_nothing_is_lost(file: Path, line: str) -> None:
-    journal = Journal(file, "one", {})
-    journal.begin()
-    journal.append(RUNS[0])
-    with file.open("a") as out:
-        out.write(line + "\n")
-    journal.append(RUNS[1])
-    before = file.read_bytes()
-    with pytest.raises(ReceiptError, match=r"line 3 of .* is damaged"):
-        journal.begin()
-    assert file.read_bytes() == before
-
-
 def test_a_number_that_is_none_cannot_hide(file: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         write(file, "c", {}, [{"group": "a", "case": {}, "result": float("nan")}])
@@ -113,50 +99,41 @@ def test_the_hash_does_not_depend_on_the_order_of_keys() -> None:
     assert digest("c", {}, RUNS) != digest("c", {}, RUNS[::-1])
 
 
-def test_an_interruption_loses_only_what_was_running(file: Path) -> None:
-    wanted = [(r["group"], r["case"]) for r in RUNS]
-    ran = []
-
-    def interrupted(missing):
-        for i in range(len(missing)):
-            if len(ran) == 2:
-                raise KeyboardInterrupt
-            ran.append(missing[i])
-            yield i, {"y": len(ran)}
-
-    with pytest.raises(KeyboardInterrupt):
-        collect(file, "c", wanted, interrupted)
-    assert not file.exists()
-    part = file.with_name("r.json.part")
-    with part.open("a") as out:
-        out.write('{"group": "b", "ca')  # cut off in the middle of a line
-    said = []
-
-    def rest(missing):
-        ran.extend(missing)
-        yield from ((i, {"y": 99}) for i in range(len(missing)))
-
-    found = collect(file, "c", wanted, rest, said=said.append)
-    assert ran == wanted
-    assert [r["result"]["y"] for r in found.runs] == [1, 2, 99]
-    assert "2 of 3 cases" in said[0]
-    assert not part.exists()
-    assert found.receipt.versions == versions()
+MADE_BY = Provenance("c0de", {"mnist01": "da7a"}, (0, 1))
 
 
-def test_results_come_in_the_order_asked_for(file: Path) -> None:
-    wanted = [(r["group"], r["case"]) for r in RUNS]
-    found = collect(file, "c", wanted, lambda m: ((i, i) for i in reversed(range(len(m)))))
-    assert [r["result"] for r in found.runs] == [0, 1, 2]
+def test_a_receipt_tells_code_data_and_seeds_and_binds_them(file: Path) -> None:
+    cost = Cost("a processor", (1.0, 2.0, 3597.0))
+    receipt = write(file, "c", {}, RUNS, made_by=MADE_BY, cost=cost)
+    found = read(file)
+    assert found.receipt == receipt
+    assert found.receipt.made_by == MADE_BY
+    assert found.cost == cost
+    assert found.cost.hours == 1.0
+    assert "seeds     0, 1" in str(receipt)
+    assert receipt.sha256 != digest("c", {}, RUNS)
+    file.write_text(file.read_text().replace("c0de", "f00d"))
+    with pytest.raises(ReceiptError, match="does not match its receipt"):
+        read(file)
 
 
-def test_a_journal_of_another_command_is_refused(file: Path) -> None:
-    Journal(file, "one", {}).begin()
-    assert Journal(file, "one", {}).begin() == []
-    with pytest.raises(ReceiptError, match="begun by another command or other versions"):
-        Journal(file, "two", {}).begin()
-    with pytest.raises(ReceiptError, match="another command or other versions"):
-        Journal(file, "one", {"torch": "0"}).begin()
+def test_the_cost_is_outside_the_hash(file: Path) -> None:
+    first = write(file, "c", {}, RUNS, made_by=MADE_BY, cost=Cost("one", (1.0, 1.0, 1.0)))
+    before = read(file)
+    assert write(file, "c", {}, RUNS, made_by=MADE_BY, cost=Cost("two", (2.0, 2.0, 2.0))) == first
+    assert read(file) == before
+
+
+def test_the_code_hash_sees_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "deqbook.experiments.cases.descent"
+    before = code_hash([name])
+    assert code_hash([name]) == before != code_hash([])
+    whole = Path.read_bytes
+    changed = lambda f: whole(f) + (b"#" if f.name == "descent.py" else b"")  # noqa: E731
+    monkeypatch.setattr(Path, "read_bytes", changed)
+    assert code_hash([name]) != before
+    with pytest.raises(ReceiptError, match=r"code of deqbook\.nothing is not found"):
+        code_hash(["deqbook.nothing"])
 
 
 # --- the file that ships --------------------------------------------------------------------------
@@ -227,12 +204,13 @@ def test_the_command_writes_and_compares(few: Path, capsys) -> None:
     assert found.receipt.sha256 in out
     assert "2 cases are not in the shipped file" in out
     assert [r["group"] for r in found.runs] == ["table2", "depth"]
-    first = (few / "opteq-tables.json").read_bytes()
     assert main(["reproduce", "opteq-tables", "--out", "b.json", "--jobs", "2"]) == 0
-    assert (few / "b.json").read_bytes() == first
+    assert read(few / "b.json") == found  # all but the cost
+    assert "verdict: not run" in out
+    assert [f.name for f in few.iterdir() if f.is_dir()] == []
 
 
-def test_the_comparison_measures_a_difference(few: Path, capsys, monkeypatch) -> None:
+def test_the_comparison_measures_a_difference(few: Path) -> None:
     assert main(["reproduce", "opteq-tables", "--only", "depth"]) == 0
     file = few / "opteq-tables-depth.json"  # a part does not replace the whole
     assert not (few / "opteq-tables.json").exists()
@@ -240,12 +218,12 @@ def test_the_comparison_measures_a_difference(few: Path, capsys, monkeypatch) ->
     changed = [json.loads(json.dumps(r)) for r in read(file).runs]
     changed[0]["result"]["accuracy"][0] += 0.015
     write(few / "old.json", "c", {}, changed)
-    monkeypatch.setattr(opteq_tables, "shipped", lambda: few / "old.json")
-    lines = reproduce._compare(read(file))
+    lines = tables.compare(read(file), read(few / "old.json"))
     assert lines[1].split() == ["depth", "1.50", "points"]
     changed[0]["result"]["accuracy"].append(0.5)  # the other run went on for longer
     write(few / "old.json", "c", {}, changed)
-    assert any("1 runs ended earlier or later" in line for line in reproduce._compare(read(file)))
+    lines = tables.compare(read(file), read(few / "old.json"))
+    assert any("1 runs ended earlier or later" in line for line in lines)
 
 
 def test_lists_and_refusals(few: Path, capsys) -> None:
@@ -254,6 +232,15 @@ def test_lists_and_refusals(few: Path, capsys) -> None:
     assert main(["reproduce", "opteq-tables", "--only", "nothing"]) == 2
     assert "no group 'nothing' here; there are table2, depth" in capsys.readouterr().err
     assert main(["reproduce", "opteq-tables", "--jobs", "0"]) == 2
+    assert main(["reproduce", "nothing"]) == 2
+    assert "no experiment 'nothing'; there are gao2022-fig1" in capsys.readouterr().err
+    assert main(["reproduce", "nguyen2022-fig4.4", "--profile", "paper"]) == 2
+    assert "has no profile 'paper'" in capsys.readouterr().err
+    assert main(["reproduce", "opteq-tables", "--device", "nowhere"]) == 2
+    assert "torch has no device 'nowhere'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["reproduce", "opteq-tables", "--budget", "soon"])
+    assert "'soon' is not a time; write 90m" in capsys.readouterr().err
     assert list(few.iterdir()) == []
 
 
@@ -267,8 +254,8 @@ def test_the_full_size_says_what_it_takes_and_wants_a_gpu(few: Path, capsys, mon
     monkeypatch.setattr(
         "deqbook.pages.p05c_opteq_images.lab.training.update_seconds", lambda case: 0.36
     )
-    assert main(["reproduce", "opteq-tables", "--full"]) == 2
+    assert main(["reproduce", "opteq-tables", "--profile", "paper"]) == 2
     said = capsys.readouterr()
     assert "about 8 hours a case" in said.out  # 0.36 s x 391 updates x 200 epochs
-    assert "needs a GPU" in said.err
+    assert "this size needs a GPU" in said.err
     assert list(few.iterdir()) == []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit status."""
     # Imported here so that `deqbook --help` does not wait for torch.
     from deqbook.claims.registry import load_chapters, verify
+    from deqbook.experiments.places import Processes
     from deqbook.runtime import progress
 
     registry = load_chapters()
@@ -96,17 +96,14 @@ def run(args: argparse.Namespace) -> int:
     verdicts: list[Verdict] = []
     ids = [c.id for c in chosen]
     workers = min(args.jobs, len(ids) * len(args.seeds))
-    # "spawn": a forked child of a process that has used torch's threads can hang.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context) if workers > 1 else None
+    pool = Processes(workers).open() if workers > 1 else nullcontext((None, 1))
     try:
-        for verdict in verify(ids, seeds=args.seeds, executor=pool):
-            verdicts.append(verdict)
-            progress(f"{len(verdicts)}/{len(ids)} {verdict.claim.id}: {verdict.status}")
+        with pool as (executor, _):
+            for verdict in verify(ids, seeds=args.seeds, executor=executor):
+                verdicts.append(verdict)
+                progress(f"{len(verdicts)}/{len(ids)} {verdict.claim.id}: {verdict.status}")
     finally:
         progress("")
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
     seconds = time.perf_counter() - started
     rows = [v.as_json() for v in verdicts]
     if args.against is not None:

@@ -1,13 +1,10 @@
 r"""Results that took long, stored with a receipt: what made them, and proof that they are whole.
 
-A result file is JSON with two parts. ``runs`` is a list of entries ``{group, case, result}``;
-``receipt`` tells the command that made them, the versions it ran under, and the SHA-256 of the
-command, the versions and the runs. No date and no place: the same run gives the same bytes.
-
-While the command runs, every finished case is appended to a *journal* next to the file, one line
-each, flushed at once. An interruption costs the case that was running and nothing else; the next
-start reads the journal and goes on. At the end the file is written in one move, and the journal
-removed.
+A result file is JSON with three parts. ``runs`` is a list of entries ``{group, case, result}``.
+``receipt`` tells the command that made them, the versions it ran under, the SHA-256 of the code and
+of the data, the seeds, and the SHA-256 of all that and of the runs. No date and no place: the same
+run gives the same hash. ``cost`` tells the hardware and the seconds of each case; two runs never
+share it, so it stands outside the hash.
 """
 
 from __future__ import annotations
@@ -16,22 +13,53 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
 
-__all__ = ["Journal", "Receipt", "ReceiptError", "Results", "collect", "digest", "read", "versions"]
+from deqbook.data.bundled import names
+from deqbook.experiments.worker import line, replace_file
+
+__all__ = [
+    "Cost",
+    "Provenance",
+    "Receipt",
+    "ReceiptError",
+    "Results",
+    "code_hash",
+    "digest",
+    "hardware",
+    "provenance",
+    "read",
+    "versions",
+    "write",
+]
 
 Entry = Mapping[str, Any]
 KEYS = {"group", "case", "result"}
+LIBRARY = (
+    *("activations", "bounds", "data", "dynamics", "implicit", "kernels", "landscape", "linalg"),
+    *("models", "regularize", "runtime", "solvers", "splitting", "wellposed"),
+)
+"""The rooms that any case may use: their sources are part of every code hash."""
 
 
 class ReceiptError(RuntimeError):
     """A result file is missing, damaged, or was made by another command."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What the numbers depend on beside the command and the versions."""
+
+    code: str
+    data: Mapping[str, str]
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -41,10 +69,29 @@ class Receipt:
     command: str
     versions: Mapping[str, str]
     sha256: str
+    made_by: Provenance | None = None
 
     def __str__(self) -> str:
         made = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        return f"command   {self.command}\nversions  {made}\nSHA-256   {self.sha256}"
+        lines = [f"command   {self.command}", f"versions  {made}"]
+        if self.made_by is not None:
+            used = ", ".join(f"{k} {v[:12]}…" for k, v in self.made_by.data.items()) or "none"
+            lines += [f"code      {self.made_by.code[:12]}…", f"data      {used}"]
+            lines += [f"seeds     {', '.join(map(str, self.made_by.seeds)) or 'none'}"]
+        return "\n".join([*lines, f"SHA-256   {self.sha256}"])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a result took: where, and the seconds of each case in the order of the runs."""
+
+    hardware: str
+    seconds: tuple[float, ...]
+
+    @property
+    def hours(self) -> float:
+        """All cases together, in hours on one core."""
+        return sum(self.seconds) / 3600
 
 
 @dataclass(frozen=True)
@@ -53,6 +100,7 @@ class Results:
 
     receipt: Receipt
     runs: tuple[Entry, ...]
+    cost: Cost | None = field(default=None, compare=False)
 
     def select(self, group: str, **wanted: Any) -> list[Entry]:
         """Return the entries of a group whose case has these values, in the order of the file."""
@@ -76,25 +124,74 @@ def versions() -> dict[str, str]:
     }
 
 
-def digest(command: str, made: Mapping[str, str], runs: Sequence[Entry]) -> str:
-    """Return the SHA-256 of the three in a canonical form: sorted keys, no spaces, ASCII."""
+def code_hash(modules: Iterable[str]) -> str:
+    """Return the SHA-256 of the sources of the library and of these modules of the package."""
+    root = Path(__file__).parents[1]
+    files: set[Path] = set()
+    for name in [*(f"deqbook.{room}" for room in LIBRARY), *modules]:
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ReceiptError(f"the code of {name} is not found, so it has no hash.")
+        origin = Path(spec.origin)
+        files |= set(origin.parent.rglob("*.py")) if spec.submodule_search_locations else {origin}
+    whole = hashlib.sha256()
+    for file in sorted(files):
+        whole.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
+    return whole.hexdigest()
+
+
+def provenance(modules: Iterable[str], data: Iterable[str], cases: Iterable[Any]) -> Provenance:
+    """Return the hashes of code and bundled data as they are now, and the seeds of the cases."""
+    known = names()
+    seeds = sorted({c["seed"] for c in cases if "seed" in c})
+    return Provenance(code_hash(modules), {n: known[n].sha256 for n in data}, tuple(seeds))
+
+
+def hardware(device: str | None = None) -> str:
+    """Return what processor this is, in words."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        named = [row for row in info.read_text().splitlines() if row.startswith("model name")]
+        model = named[0].partition(":")[2].strip() if named else model
+    graphics = ""
+    if device not in (None, "cpu") and torch.cuda.is_available():
+        graphics = f", {torch.cuda.get_device_name(device)}"
+    return f"{model}, {os.cpu_count()} cores{graphics}"
+
+
+def digest(
+    command: str,
+    made: Mapping[str, str],
+    runs: Sequence[Entry],
+    made_by: Provenance | None = None,
+) -> str:
+    """Return the SHA-256 of these in a canonical form: sorted keys, no spaces, ASCII."""
     whole = {"command": command, "versions": dict(made), "runs": [dict(r) for r in runs]}
-    return hashlib.sha256(_line(whole, sort_keys=True).encode("ascii")).hexdigest()
+    if made_by is not None:  # the first result files had none, and their hashes stay what they are
+        whole["made_by"] = asdict(made_by)
+    return hashlib.sha256(line(whole, sort_keys=True).encode("ascii")).hexdigest()
 
 
-def _line(value: Any, *, sort_keys: bool = False) -> str:
-    # allow_nan=False: NaN is not JSON, and a number that is missing should say null.
-    return json.dumps(value, sort_keys=sort_keys, separators=(",", ":"), allow_nan=False)
-
-
-def write(file: Path, command: str, made: Mapping[str, str], runs: Sequence[Entry]) -> Receipt:
+def write(
+    file: Path,
+    command: str,
+    made: Mapping[str, str],
+    runs: Sequence[Entry],
+    *,
+    made_by: Provenance | None = None,
+    cost: Cost | None = None,
+) -> Receipt:
     """Write a result file in one move, one run a line, and return its receipt."""
-    receipt = Receipt(command, dict(made), digest(command, made, runs))
-    head = _line({"command": command, "versions": receipt.versions, "sha256": receipt.sha256})
-    body = ",\n".join(_line(dict(r)) for r in runs)
-    temporary = file.with_name(file.name + ".new")
-    temporary.write_text(f'{{"receipt":{head},\n"runs":[\n{body}\n]}}\n', encoding="utf-8")
-    os.replace(temporary, file)
+    receipt = Receipt(command, dict(made), digest(command, made, runs, made_by), made_by)
+    head: dict[str, Any] = {"command": command, "versions": receipt.versions}
+    head |= {"made_by": asdict(made_by)} if made_by is not None else {}
+    head["sha256"] = receipt.sha256
+    parts = [f'{{"receipt":{line(head)},']
+    parts += [f'"cost":{line(asdict(cost))},'] if cost is not None else []
+    parts += ['"runs":[', ",\n".join(line(dict(r)) for r in runs), "]}", ""]
+    text = "\n".join(parts)
+    replace_file(file, lambda new: new.write_text(text, encoding="utf-8"))
     return receipt
 
 
@@ -105,8 +202,11 @@ def read(file: Path) -> Results:
     try:
         whole = json.loads(file.read_text(encoding="utf-8"))
         head, runs = whole["receipt"], tuple(whole["runs"])
-        receipt = Receipt(head["command"], head["versions"], head["sha256"])
-        found = digest(receipt.command, receipt.versions, runs)
+        made_by = _provenance(head["made_by"]) if "made_by" in head else None
+        receipt = Receipt(head["command"], head["versions"], head["sha256"], made_by)
+        cost = whole.get("cost")
+        took = None if cost is None else Cost(cost["hardware"], tuple(cost["seconds"]))
+        found = digest(receipt.command, receipt.versions, runs, made_by)
     except (ValueError, KeyError, TypeError) as error:  # ValueError: neither JSON nor UTF-8, or NaN
         raise ReceiptError(f"{file} is not a result file with a receipt ({error!r}).") from None
     if found != receipt.sha256:
@@ -114,94 +214,8 @@ def read(file: Path) -> Results:
             f"{file} does not match its receipt: SHA-256 {found}, the receipt says "
             f"{receipt.sha256}. Restore the file, or make it anew: {receipt.command}"
         )
-    return Results(receipt, runs)
+    return Results(receipt, runs, took)
 
 
-@dataclass(frozen=True)
-class Journal:
-    """The finished cases of a command that is still running, or was interrupted."""
-
-    file: Path
-    command: str
-    versions: Mapping[str, str]
-
-    @property
-    def _head(self) -> str:
-        return _line({"command": self.command, "versions": dict(self.versions)})
-
-    def begin(self) -> list[Entry]:
-        """Return the cases that are there already, and make the file ready for more.
-
-        A last line that was cut off by an interruption is dropped: its case runs again.
-        """
-        if not self.file.is_file():
-            self.file.write_text(self._head + "\n", encoding="utf-8")
-            return []
-        head, *lines = self.file.read_text(encoding="utf-8").split("\n")
-        if head != self._head:
-            raise ReceiptError(
-                f"{self.file} was begun by another command or other versions:\n  {head}\n"
-                f"now:\n  {self._head}\nMove it away, or give another --out."
-            )
-        # Every complete line ends with a line break, so what follows the last one was cut off.
-        whole = lines[:-1]
-        entries = [self._entry(number, line) for number, line in enumerate(whole, start=2)]
-        # In one move: an interruption here must not cost the cases that are done.
-        temporary = self.file.with_name(self.file.name + ".new")
-        temporary.write_text("\n".join([head, *whole, ""]), encoding="utf-8")
-        os.replace(temporary, self.file)
-        return entries
-
-    def _entry(self, number: int, line: str) -> Entry:
-        """Return the finished case that a line holds; refuse a line that was damaged."""
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            entry = None
-        if not isinstance(entry, dict) or set(entry) != KEYS:
-            raise ReceiptError(
-                f"line {number} of {self.file} is damaged: {line[:60]!r}. Delete the line, and its "
-                "case runs again."
-            )
-        return entry
-
-    def append(self, entry: Entry) -> None:
-        """Add one finished case; it is on the disk when this returns."""
-        with self.file.open("a", encoding="utf-8") as out:
-            out.write(_line(dict(entry)) + "\n")
-            out.flush()
-            os.fsync(out.fileno())
-
-
-def collect(
-    file: Path,
-    command: str,
-    wanted: Iterable[tuple[str, Mapping[str, Any]]],
-    run: Callable[[Sequence[tuple[str, Mapping[str, Any]]]], Iterator[tuple[int, Any]]],
-    *,
-    said: Callable[[str], None] = lambda text: None,
-) -> Results:
-    """Run every (group, case) that the journal lacks, write the file, and return what is in it.
-
-    ``run`` gets the missing ones and yields (index, result) in any order, as they are ready.
-    """
-    todo = list(wanted)
-    journal = Journal(file.with_name(file.name + ".part"), command, versions())
-    done = {_key(e["group"], e["case"]): e for e in journal.begin()}
-    missing = [(g, c) for g, c in todo if _key(g, c) not in done]
-    if done:
-        said(f"{len(todo) - len(missing)} of {len(todo)} cases are in {journal.file}; going on.")
-    for index, result in run(missing):
-        group, case = missing[index]
-        entry = {"group": group, "case": case, "result": result}
-        journal.append(entry)
-        done[_key(group, case)] = entry
-        said(f"{len(done)}/{len(todo)} {group}")
-    runs = [json.loads(_line(dict(done[_key(g, c)]))) for g, c in todo]
-    write(file, command, journal.versions, runs)
-    journal.file.unlink(missing_ok=True)
-    return read(file)
-
-
-def _key(group: str, case: Mapping[str, Any]) -> str:
-    return _line([group, case], sort_keys=True)
+def _provenance(stored: Mapping[str, Any]) -> Provenance:
+    return Provenance(stored["code"], stored["data"], tuple(stored["seeds"]))
