@@ -141,7 +141,7 @@ INITIALISATION = Experiment(
     code=CODE,
     differs="Channels, images and the memory of Anderson's method (5) are ours.",
     data=("mnist10",),
-    shipped={"paper": FOLDER / "results" / "nguyen2022_fig4_1_2.json"},
+    shipped={"book": FOLDER / "results" / "nguyen2022_fig4_1_2.json"},
 )
 
 
@@ -288,6 +288,5 @@ TRAINING = Experiment(
         "for the picture: the text says one, the caption the other."
     ),
     data=("mnist10",),
-    shipped={"book": FOLDER / "results" / "nguyen2022_fig4_3.json"},
     checkpoints=True,
 )

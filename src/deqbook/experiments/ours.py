@@ -106,7 +106,7 @@ KERNEL = Experiment(
     draw=_draw_kernel,
     code=("deqbook.experiments.cases.kernels", "deqbook.pages.p04_ntk.lab.wide"),
     differs="Nothing is printed to differ from.",
-    shipped={"paper": FOLDER / "results" / "kernel_width.json"},
+    shipped={"book": FOLDER / "results" / "kernel_width.json"},
 )
 
 
@@ -221,5 +221,5 @@ BOUND = Experiment(
     ),
     differs="Nothing is printed to differ from.",
     data=tuple(SETS),
-    shipped={"paper": FOLDER / "results" / "bound_n.json"},
+    shipped={"book": FOLDER / "results" / "bound_n.json"},
 )
