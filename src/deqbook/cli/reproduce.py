@@ -23,7 +23,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "reproduce",
         help="run the experiments behind published figures",
-        description="Run an experiment, judge it by rules that were written before, and compare "
+        description="Run an experiment, judge it by the rules of its declaration, and compare "
         "with the results that ship. Without a name, list the experiments. Finished cases are kept "
         "in the folder FILE.cases: after an interruption, whatever it was, the same command goes "
         "on from there. Exit status 1 if a case failed, 3 if the budget ended first.",

@@ -1,8 +1,8 @@
 """An experiment is one declaration: its cases, what one does, how it is judged and drawn.
 
 The judgement is a list of ``Statement``: what the source says, and the rule that decides whether
-our runs say the same. A rule is written before the runs it judges and stands beside its reason, so
-that nobody can fit it to what came out. The verdict counts: all statements hold (reproduced), some
+our runs say the same. A rule belongs before the runs it judges, beside its reason, so that nobody
+can fit it to what came out; the gallery says where it was not so. The verdict counts: all statements hold (reproduced), some
 (partly), none (not).
 """
 

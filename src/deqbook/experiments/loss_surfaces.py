@@ -146,7 +146,7 @@ SURFACES = Experiment(
     ),
     reason=(
         "The order is all the source claims. These rules are younger than the runs, which page 07a "
-        "had shown before: they are the only ones here that could have been fitted."
+        "had shown before."
     ),
     draw=_draw,
     code=("deqbook.experiments.loss_surfaces", "deqbook.pages.p07a_training_inside.lab"),
