@@ -2,8 +2,8 @@
 
 The judgement is a list of ``Statement``: what the source says, and the rule that decides whether
 our runs say the same. A rule belongs before the runs it judges, beside its reason, so that nobody
-can fit it to what came out; the gallery says where it was not so. The verdict counts: all statements hold (reproduced), some
-(partly), none (not).
+can fit it to what came out; the gallery says where it was not so. The verdict counts:
+all statements hold (reproduced), some (partly), none (not).
 """
 
 from __future__ import annotations
