@@ -121,6 +121,8 @@ def draw_panels(
         for ax, (key, title, logarithmic) in zip(row, columns):
             _panel(ax, results, group, key)
             ax.set_yscale("log" if logarithmic else "linear")
+            ax.minorticks_off()  # twelve panels of them would be a third of the file
+            ax.locator_params(axis="x", nbins=3)
             if row is axes[0]:
                 ax.set_title(title, fontsize=9)
             if row is axes[-1]:
