@@ -66,6 +66,10 @@ def test_results_are_judged_and_drawn(name: str, profile: str) -> None:
     assert all(f.measured for f in verdict.findings)
     drawn = one.draw(results)
     assert all(ax.has_data() for ax in drawn.axes)
+    assert any(ax.get_title() for ax in drawn.axes) or drawn.axes[0].get_ylabel()
+    if name == "gao2022-fig1":
+        assert [ax.get_title() for ax in drawn.axes[:3]] == [c[1] for c in widths.THREE_COLUMNS]
+        assert drawn.axes[-1].get_xlabel() == "epoch"
 
 
 def test_a_part_of_the_results_is_judged_as_far_as_it_goes() -> None:

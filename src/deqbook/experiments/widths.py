@@ -117,15 +117,15 @@ def draw_panels(
     size = (2.5 * len(columns), 0.5 + 1.7 * len(shown))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(shown), len(columns), squeeze=False)
-    for row, group in zip(axes, shown):
+    for place, (row, group) in enumerate(zip(axes, shown)):
         for ax, (key, title, logarithmic) in zip(row, columns):
             _panel(ax, results, group, key)
             ax.set_yscale("log" if logarithmic else "linear")
             ax.minorticks_off()  # twelve panels of them would be a third of the file
             ax.locator_params(axis="x", nbins=3)
-            if row is axes[0]:
+            if place == 0:
                 ax.set_title(title, fontsize=9)
-            if row is axes[-1]:
+            if place == len(shown) - 1:
                 ax.set_xlabel("epoch")
         row[0].set_ylabel(_short_name(group), fontsize=9)
     handles, labels = axes[0, 0].get_legend_handles_labels()
