@@ -44,6 +44,13 @@ def made(text: str) -> list[str]:
         ("if a > b:\n        raise ValueError(a * b)", []),
         ("return 'a' + b", []),
         ("return a + 1e-12", []),
+        ("return 1 + ROUNDING", []),
+        ("return 0 * a", []),
+        ("return 2 * normal(3)", []),
+        (
+            "return 2 + normal(3)",
+            ["sign: 2 + normal(3) → 2 - normal(3)", "drop: 2 + normal(3) → 2"],
+        ),
         ("return normal(2 * a)", []),
         ("return solve(a, tol=2 * b)", []),
         ("yield within('x', a, 2 * b)", []),
