@@ -45,6 +45,7 @@ def made(text: str) -> list[str]:
         ("return 'a' + b", []),
         ("return a + 1e-12", []),
         ("return 1 + ROUNDING", []),
+        ("return draw(trial.seed + 200)", []),
         ("return 0 * a", []),
         ("return 2 * normal(3)", []),
         (

@@ -675,8 +675,8 @@ def pl_star_suffices(trial):
     need = math.sqrt(2 * float(net.value(net.start)) / ball.kappa)
     yield given("2√(2𝓛_0/κ) ÷ radius on which κ holds, DEQ", 2 * need / ball.radius, "≤", 1)
     H, e = net.kernel(net.start), net.predict(net.start) - net.y
-    square = float(net.gradient(net.start).pow(2).sum())
-    yield equal("DEQ: ‖∇𝓛‖² ÷ eᵀHe at the start", square / float(e @ H @ e), 1, 1e-9)
+    first = float(net.gradient(net.start).pow(2).sum())
+    yield equal("DEQ: ‖∇𝓛‖² ÷ eᵀHe at the start", first / float(e @ H @ e), 1, 1e-9)
     yield from _network_flow(trial)
     step = 0.5 / float(torch.linalg.eigvalsh(H)[-1])
     path = lab.descent(net, net.start, step, lab.steps_for(1 - ball.kappa * step, 1e-3))
