@@ -7,6 +7,7 @@ with the least R" is a formula and not another iteration.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -538,6 +539,12 @@ def frozen_bounded(trial):
         "R at the frozen points ÷ its bound", _worst(map(point.value, found)) / level, 1.0
     )
     yield from _stays(case.T, point, aim)
+    # a frozen point balances (1-β)(T(z)-z) and βγ((z-a)+λz); here L_R = 1, so γ = ½
+    balance = []
+    for z, (beta, lam) in zip(found, itertools.product(SHARES, (0.5, 1e-3, 1e-6))):
+        pull = 0.5 * beta * (z - one.R.a[0] + lam * z)
+        balance.append(((1 - beta) * (case.T(z[None])[0] - z) - pull).norm() / beta)
+    yield within("balance at the frozen points", _worst(balance), 1e-6)
     # (2) T = prox_φ with a bounded set of minimisers, R bounded below by 0
     envelope, gamma = HiddenObjective(case.W, case.b).envelope(1.0), 0.5 / line.smoothness
     floor = float(envelope.value(aim))
