@@ -134,6 +134,11 @@ def draw_card(title: str, target: Path) -> None:
     figure.savefig(target, metadata={"Software": None})
 
 
+def name_of(config: Config) -> str:
+    """Return the title of the book: Jupyter Book sets that of the site, and no name of a project."""
+    return config.html_title or config.project
+
+
 def plain(title: str) -> str:
     r"""Return a title without its tags and the signs of its formulas.
 
@@ -150,7 +155,7 @@ def add_to_head(
     """Describe a page in its head, and say the book's name once in its title."""
     if app.builder.name != "html":
         return
-    book, title = app.config.project, plain(context.get("title", ""))
+    book, title = name_of(app.config), plain(context.get("title", ""))
     if title in {book, plain(context.get("docstitle") or "")}:
         context["docstitle"] = ""
     site = site_address(os.environ)
@@ -185,14 +190,14 @@ def write_map(app: Sphinx, error: Exception | None) -> None:
         f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{lines}</urlset>\n'
     )
     (Path(app.outdir) / "sitemap.xml").write_text(text, encoding="utf-8")
-    draw_card(app.config.project, Path(app.outdir) / CARD)
+    draw_card(name_of(app.config), Path(app.outdir) / CARD)
 
 
 def set_options(app: Sphinx, config: Config) -> None:
     """Tell Sphinx the address of the site, and the theme what stands at the foot of a page."""
     config.html_theme_options["extra_footer"] = foot(__version__, home(os.environ))
     # The link home has a name of its own: the theme would take the title, which home says once.
-    config.html_theme_options["logo"] = {"text": config.project}
+    config.html_theme_options["logo"] = {"text": name_of(config)}
     if site := site_address(os.environ):
         config.html_baseurl = config.html_baseurl or site  # makes the canonical address
 

@@ -10,6 +10,10 @@ from sphinx.environment import BuildEnvironment
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 
+#: Signs that every font has, in place of pictures.
+SIGNS = {"✅": "✓", "❌": "✗"}
+
+
 def page_name(env: BuildEnvironment, page: str) -> str:
     """Return number and title of a page."""
     number = env.toc_secnumbers.get(page, {}).get("") or ()
@@ -27,7 +31,9 @@ class NamePages(SphinxPostTransform):
         """Go through the tables of one page."""
         for table in self.document.findall(nodes.table):
             for text in list(table.findall(nodes.Text)):
-                if text.astext() in self.env.titles and isinstance(text.parent, nodes.inline):
+                if text.astext() in SIGNS:
+                    text.parent.replace(text, nodes.Text(SIGNS[text.astext()]))
+                elif text.astext() in self.env.titles and isinstance(text.parent, nodes.inline):
                     text.parent.replace(text, nodes.Text(page_name(self.env, text.astext())))
 
 

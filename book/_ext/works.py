@@ -47,9 +47,8 @@ class AuthorYear(BaseLabelStyle):
 
 
 class Works(Plain):
-    """Sorted by author, and the author's last name comes first."""
+    """Sorted by author, which the label shows."""
 
-    default_name_style = "lastfirst"
     default_label_style = AuthorYear
 
 

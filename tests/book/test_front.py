@@ -22,6 +22,7 @@ from place import Home
 from deqbook import __version__
 
 PAGES = toc_pages()
+BOOK = "Deep equilibrium models, executed"
 EXTENSIONS = ROOT / "book" / "_ext"
 
 
@@ -90,6 +91,12 @@ def test_every_page_has_its_head_and_foot(site: Path, page: str) -> None:
     assert len(set(parts)) == len(parts), title
     assert html.select_one('link[rel~="icon"]')
     assert html.select_one('meta[property="og:title"]')
+    book = html.select_one('meta[property="og:site_name"]')
+    assert book is not None
+    assert book["content"] == BOOK
+    logo = html.select_one(".navbar-brand.logo")
+    assert logo is not None
+    assert logo.get_text(strip=True) == BOOK
     foot = html.select_one("footer .extra_footer")
     assert foot is not None
     assert f"Version {__version__}" in foot.get_text()
