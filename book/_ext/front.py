@@ -135,7 +135,7 @@ def draw_card(title: str, target: Path) -> None:
 
 
 def name_of(config: Config) -> str:
-    """Return the title of the book: Jupyter Book sets that of the site, and no name of a project."""
+    """Return the title of the book: Jupyter Book sets that of the site, and no project."""
     return config.html_title or config.project
 
 

@@ -9,7 +9,6 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-
 #: Signs that every font has, in place of pictures.
 SIGNS = {"✅": "✓", "❌": "✗"}
 
