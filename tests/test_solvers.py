@@ -449,6 +449,15 @@ def test_window_of_adaptive_grows_as_needed_and_no_further() -> None:
     assert float((gram - torch.eye(10).double()).abs().max()) < 1e-3
 
 
+def test_adaptive_leaves_out_what_adds_nothing() -> None:
+    """Differences along one line: the first is kept, what is left of the others is rounding."""
+    solver, v = Adaptive(fast=1e-6), normal(2, 5, g=generator(18))
+    memory = solver.start(v)
+    for scale in (1.0, 0.9, 0.7, 0.6):
+        _, memory, _ = solver.step(lambda z: z / 3, scale * v, scale * v / 3, memory)
+    assert memory.used.sum(dim=1).tolist() == [1, 1]
+
+
 def test_adaptive_forgets_its_window_when_it_lies() -> None:
     """After a bad leap the next step is a plain one."""
     solver, z = Adaptive(fast=1e-6), normal(1, 5, g=generator(17))

@@ -166,6 +166,21 @@ def test_a_warm_step_is_less_work(model: EquilibriumModel, part: float) -> None:
     assert 0 < warm.rows < part * cold.rows
 
 
+@pytest.mark.parametrize("model", [VanillaDEQ.init(40, 3, seed=1), OptEq.init(40, 3, k=2, seed=1)])
+def test_nothing_moves_but_the_sign_of_the_loss(model: EquilibriumModel) -> None:
+    """Then both starts are the solutions: each solve takes the one evaluation that sees it.
+
+    An affine cell needs no more. A tied layer has two products: evaluation, record and adjoint
+    take two each, and its weights one.
+    """
+    net, x = WarmStart(model), data()
+    for k in range(6):
+        with Products() as counted:
+            torch.autograd.grad((-1) ** k * loss_of(net(x, tol=TOL)), trained(model))
+        if k > 1:
+            assert counted.rows <= (7 if isinstance(model, OptEq) else 2) * len(x), k
+
+
 def test_state_with_more_axes() -> None:
     model, x = Images(seed=0), normal(3, 1, 5, 5, g=generator(2))
     net = WarmStart(model)
