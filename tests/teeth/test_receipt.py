@@ -1,4 +1,4 @@
-"""What the ledger tells of teeth: complete, good enough, of this code, and the same when repeated."""
+"""What the ledger tells of teeth: complete, good enough, of this code, the same when repeated."""
 
 from __future__ import annotations
 
