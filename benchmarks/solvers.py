@@ -31,9 +31,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deqbook.dynamics import gradient_descent
 from deqbook.linalg import spectral_radius
-from deqbook.runtime import generator, normal
-from deqbook.solvers import Anderson, Broyden, Newton, Picard, Solver, fixed_point
+from deqbook.models import MonDEQ, ReLUImplicit
+from deqbook.runtime import generator, normal, sphere
+from deqbook.solvers import Adaptive, Anderson, Broyden, Newton, Picard, Solver, fixed_point
 
 try:
     from torchdeq.loss import power_method
@@ -93,6 +95,59 @@ VARIANTS = [
 ]
 
 
+@dataclass(frozen=True)
+class Given:
+    """Maps that are not of that form: ``draw(seed)`` returns one and its start."""
+
+    title: str
+    draw: Callable[[int], tuple[Map, Tensor]]
+
+    def make(self, seed: int) -> tuple[Map, Tensor]:
+        """Return the map of this seed and the start."""
+        return self.draw(seed)
+
+
+def convolutional_opteq(seed: int) -> tuple[Map, Tensor]:
+    """Return z = Kᵀ * relu(K * z + q), a tied convolution on a torus, scaled to norm 0.98."""
+    g, side = generator(seed), 12
+    K, q = normal(6, 4, 3, 3, g=g), normal(16, 6, side, side, g=g)
+    # On a torus the norm is that of the symbol at the worst frequency.
+    symbol = torch.fft.fft2(K, s=(side, side)).permute(2, 3, 0, 1)
+    K = 0.98 * K / float(torch.linalg.matrix_norm(symbol, 2).max())
+
+    def f(flat: Tensor) -> Tensor:
+        z = torch.nn.functional.pad(flat.reshape(16, 4, side, side), (1, 1, 1, 1), mode="circular")
+        h = torch.relu(torch.nn.functional.conv2d(z, K) + q)
+        h = torch.nn.functional.pad(h, (1, 1, 1, 1), mode="circular")
+        return torch.nn.functional.conv2d(h, K.transpose(0, 1).flip(2, 3)).flatten(1)
+
+    return f, q.new_zeros(16, 4 * side * side)
+
+
+def barely_monotone(seed: int) -> tuple[Map, Tensor]:
+    """Return the cell of a monotone DEQ with μ = 0.05."""
+    model = MonDEQ.init(200, 20, mu=0.05, seed=seed)
+    q = model.inject(sphere(64, 20, seed)).detach()
+    return model.map(q), torch.zeros_like(q)
+
+
+def trained_relu(seed: int) -> tuple[Map, Tensor]:
+    """Return the cell of a ReLU network after a hundred steps of gradient descent."""
+    model, X = ReLUImplicit.init(200, 20, gamma=0.45, seed=seed), sphere(64, 20, seed)
+    y = normal(64, g=generator(seed + 1))
+    run = gradient_descent(model, X, y, step=2e-3, epochs=100)
+    run.restore(model)
+    q = model.inject(X).detach()
+    return model.map(q), torch.zeros_like(q)
+
+
+OTHERS = [
+    Given("tied convolution of norm 0.98, relu", convolutional_opteq),
+    Given("monotone DEQ, μ = 0.05", barely_monotone),
+    Given("ReLU network, trained", trained_relu),
+]
+
+
 # -- the measuring stick ---------------------------------------------------------------------------
 
 
@@ -137,7 +192,7 @@ class Contestant:
     limit: int = 1500
     seeds: int = 1000
 
-    def run(self, problem: Problem, seed: int) -> dict[str, Any]:
+    def run(self, problem: Problem | Given, seed: int) -> dict[str, Any]:
         """Return the evaluations until the last sample met the tolerance (or None), and time."""
         return {"seed": seed, **self.measure(*problem.make(seed))}
 
@@ -177,6 +232,7 @@ def contestants(full: bool) -> list[Contestant]:
     rows = [
         Contestant("deqbook Picard", ours(Picard())),
         Contestant(REFERENCE, ours(Anderson())),
+        Contestant("deqbook Adaptive", ours(Adaptive())),
         *(
             Contestant(f"deqbook Anderson memory={k}", ours(Anderson(memory=k)))
             for k in (10, 20, 30)
@@ -214,7 +270,9 @@ def contestants(full: bool) -> list[Contestant]:
 # -- the three benchmarks --------------------------------------------------------------------------
 
 
-def race(problem: Problem, rows: list[Contestant], seeds: range) -> dict[str, list[dict[str, Any]]]:
+def race(
+    problem: Problem | Given, rows: list[Contestant], seeds: range
+) -> dict[str, list[dict[str, Any]]]:
     """Run everyone on every seed, seed by seed, so that a busy moment hits all alike."""
     runs: dict[str, list[dict[str, Any]]] = {row.name: [] for row in rows}
     for row in rows:  # warm up: some code is loaded at its first use
@@ -226,7 +284,7 @@ def race(problem: Problem, rows: list[Contestant], seeds: range) -> dict[str, li
     return runs
 
 
-def race_lines(problem: Problem, runs: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+def race_lines(problem: Problem | Given, runs: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     yield f"\n{problem.title}"
     yield f"  {'':42}{'evaluations by seed':<26}{'÷ ref':>7}{'time ÷ ref':>12}"
     reference = runs[REFERENCE]
@@ -363,7 +421,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"1. Evaluations until every sample is at {TOL:.0e} (n = 64, m = 200, float64, z0 = 0).")
     print(f"   ref = {REFERENCE}; a Jacobian-vector product counts as one evaluation.")
     report["race"] = {}
-    for problem in [STIFF, *VARIANTS]:
+    for problem in [STIFF, *VARIANTS, *OTHERS]:
         runs = race(problem, contestants(problem is STIFF), seeds if problem is STIFF else few)
         report["race"][problem.title] = runs
         print(*race_lines(problem, runs), sep="\n", flush=True)

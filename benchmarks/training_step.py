@@ -47,7 +47,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deqbook.implicit import IFT
-from deqbook.models import Feedback, NormBound, ReLUImplicit, gradient
+from deqbook.models import Feedback, NormBound, ReLUImplicit, WarmStart, gradient
 from deqbook.runtime import generator, normal
 from deqbook.solvers import Anderson, Injected, Picard, Solver, fixed_point
 
@@ -171,6 +171,12 @@ def autograd(problem: Problem, solver: Solver) -> Step:
     return lambda z0: collect(problem, problem.model(problem.x, z0, **how))
 
 
+def warm(problem: Problem, solver: Solver) -> Step:
+    net = WarmStart(problem.model)  # makes its own guess, on the clock
+    how = {"solver": solver, "tol": TOL, "adjoint": IFT(solver, TOL)}
+    return lambda z0: collect(problem, net(problem.x, **how))
+
+
 def cell(problem: Problem) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Return the features and the map, recorded by autograd: what a user of a library writes."""
     model = problem.model
@@ -249,6 +255,8 @@ def contestants(problem: Problem, jax_too: bool) -> dict[str, Step]:
     rows = {
         REFERENCE: closed_form(problem, Picard()),
         "deqbook closed form, Anderson": closed_form(problem, Anderson()),
+        "deqbook autograd, WarmStart, Picard": warm(problem, Picard()),
+        "deqbook autograd, WarmStart, default": warm(problem, Anderson()),
         "deqbook autograd, Picard": autograd(problem, Picard()),
         "deqbook autograd, Anderson": autograd(problem, Anderson()),
     }

@@ -19,12 +19,15 @@ from deqbook import solvers
 from deqbook.linalg import operator_norm
 from deqbook.runtime import generator, normal
 from deqbook.solvers import (
+    Adaptive,
     Anderson,
     Broyden,
     Injected,
     Newton,
     NotConverged,
     Picard,
+    Solution,
+    Solver,
     default_tol,
     fixed_point,
 )
@@ -34,6 +37,8 @@ SOLVERS = {
     "damped Picard": Picard(damping=0.6),
     "Anderson": Anderson(),
     "damped Anderson": Anderson(memory=4, damping=0.7),
+    "Adaptive": Adaptive(),
+    "Adaptive, always accelerated": Adaptive(memory=3, fast=1e-6),
     "Broyden": Broyden(),
     "Broyden, short memory": Broyden(memory=3),
     "Newton": Newton(),
@@ -96,7 +101,7 @@ def test_solvers_agree_on_random_problems(seed: int, n: int, m: int, sigma: str)
     W, q = problem(seed, n=n, m=m, norm=0.9)
     ends = [
         fixed_point(cell(W, q, sigma), torch.zeros_like(q), solver=s, tol=1e-10).z
-        for s in (Picard(), Anderson(), Broyden(), Newton(), Newton("gmres"))
+        for s in (Picard(), Anderson(), Adaptive(), Broyden(), Newton(), Newton("gmres"))
     ]
     for end in ends[1:]:
         assert float((end - ends[0]).norm(dim=1).max()) <= 2e-9 * max(1.0, float(ends[0].norm()))
@@ -275,7 +280,7 @@ def test_a_large_batch_is_measured_piece_by_piece(solver, monkeypatch: pytest.Mo
 # --- the books -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", [Picard(), Anderson(), Broyden()])
+@pytest.mark.parametrize("solver", [Picard(), Anderson(), Adaptive(), Broyden()])
 def test_nfe_is_the_number_of_calls(solver) -> None:
     W, q = problem(8)
     f = Counted(W, q)
@@ -380,15 +385,102 @@ def test_a_large_ridge_turns_anderson_into_picard() -> None:
     assert torch.equal(ridged.steps, fixed_point(f, zero, solver=Picard()).steps)
 
 
+# --- Adaptive --------------------------------------------------------------------------------
+
+
+def test_adaptive_is_plain_where_residuals_fall_fast() -> None:
+    W, q = problem(15, norm=0.4)
+    f, zero = cell(W, q, "tanh"), torch.zeros_like(q)
+    plain, found = (fixed_point(f, zero, solver=s, tol=1e-12) for s in (Picard(), Adaptive()))
+    assert torch.equal(found.z, plain.z)
+    assert torch.equal(found.trace, plain.trace)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_adaptive_needs_hardly_more_than_anderson_on_a_stiff_map(scale: float) -> None:
+    f, zero = stiff(scale)
+    how = {"tol": 1e-9 * scale, "max_steps": 5000}
+    picard, anderson, found = (
+        fixed_point(f, zero, solver=s, **how) for s in (Picard(), Anderson(), Adaptive())
+    )
+    assert found.nfe <= 1.2 * anderson.nfe
+    assert 3 * found.nfe <= picard.nfe
+    assert torch.allclose(found.z, picard.z, atol=1e-6 * scale)
+
+
+def test_adaptive_solves_a_linear_map_in_as_many_steps_as_dimensions() -> None:
+    W, q = problem(13, m=6, norm=0.95)
+    found = fixed_point(
+        cell(W, q, "linear"), torch.zeros_like(q), solver=Adaptive(fast=1e-6), tol=1e-9
+    )
+    assert int(found.steps.max()) <= 8  # one plain step, six differences, one to see it
+
+
+def test_adaptive_decides_for_every_sample_by_itself() -> None:
+    """An easy sample beside a stiff one goes its plain way, and the stiff one its own."""
+    scale = torch.tensor([[0.3], [0.98]], dtype=torch.float64)
+    W = torch.diag(torch.linspace(0.1, 1.0, 40, dtype=torch.float64))
+    q = normal(2, 40, g=generator(16))
+
+    def solve(rows: list[int], solver: Solver) -> Solution:
+        f = Injected(lambda z, x: x[:, :1] * (z @ W) + x[:, 1:], torch.cat((scale, q), 1)[rows])
+        return fixed_point(f, torch.zeros(len(rows), 40).double(), solver=solver, max_steps=5000)
+
+    both, plain, stiff = solve([0, 1], Adaptive()), solve([0], Picard()), solve([1], Adaptive())
+    easy = int(both.steps[0])
+    assert torch.equal(both.trace[: easy + 1, :1], plain.trace)
+    assert torch.equal(both.steps[1:], stiff.steps)
+    assert torch.allclose(both.trace[:, 1], stiff.trace[:, 0], rtol=1e-3)
+    assert 5 * int(stiff.steps) < int(solve([1], Picard()).steps)
+
+
+def test_window_of_adaptive_grows_as_needed_and_no_further() -> None:
+    f, z = stiff()
+    solver = Adaptive(memory=10)
+    memory = solver.start(z)
+    rooms = []
+    for _ in range(30):
+        z, memory, _ = solver.step(f, z, f(z), memory)
+        rooms.append(memory.q.shape[1])
+    assert rooms[0] == 0
+    assert sorted(set(rooms)) == [0, 4, 8, 10]
+    gram = memory.q @ memory.q.mT  # orthonormal, up to what one pass leaves
+    assert bool(memory.used.all())
+    assert float((gram - torch.eye(10).double()).abs().max()) < 1e-3
+
+
+def test_adaptive_leaves_out_what_adds_nothing() -> None:
+    """Differences along one line: the first is kept, what is left of the others is rounding."""
+    solver, v = Adaptive(fast=1e-6), normal(2, 5, g=generator(18))
+    memory = solver.start(v)
+    for scale in (1.0, 0.9, 0.7, 0.6):
+        _, memory, _ = solver.step(lambda z: z / 3, scale * v, scale * v / 3, memory)
+    assert memory.used.sum(dim=1).tolist() == [1, 1]
+
+
+def test_adaptive_forgets_its_window_when_it_lies() -> None:
+    """After a bad leap the next step is a plain one."""
+    solver, z = Adaptive(fast=1e-6), normal(1, 5, g=generator(17))
+    W = torch.diag(torch.linspace(-0.9, 0.9, 5, dtype=torch.float64))
+    memory = solver.start(z)
+    for _ in range(3):
+        z, memory, _ = solver.step(lambda z: z @ W, z, z @ W, memory)
+    far = z + 1e3
+    step, memory, _ = solver.step(lambda z: z @ W, far, far @ W, memory)
+    assert torch.equal(step, far @ W)
+    assert not bool(memory.used.any())
+
+
 # --- what has no fixed point is never called converged ----------------------------------------
 
 SHIFTS = torch.tensor([[1.0], [0.1], [0.03], [7.0], [1e4]], dtype=torch.float64)
-five = pytest.mark.parametrize(
-    "solver", [Picard(), Anderson(), Broyden(), Newton(), Newton("gmres", inner=3)]
+six = pytest.mark.parametrize(
+    "solver",
+    [Picard(), Anderson(), Adaptive(), Broyden(), Newton(), Newton("gmres", inner=3)],
 )
 
 
-@five
+@six
 @pytest.mark.parametrize("sigma", ["linear", "relu"])
 def test_a_shift_never_converges(solver, sigma: str) -> None:
     """z + c has no fixed point, though leaps to 1e15 make its residual small or round it away."""
@@ -400,7 +492,7 @@ def test_a_shift_never_converges(solver, sigma: str) -> None:
             assert not bool(found.converged.any()), (start, tol, found.residual)
 
 
-@five
+@six
 def test_a_shift_in_float32_never_converges(solver) -> None:
     shifts = torch.tensor([[1.0], [0.01]])
     found = fixed_point(
@@ -413,7 +505,7 @@ def test_a_shift_in_float32_never_converges(solver) -> None:
     assert not bool(found.converged.any())
 
 
-@five
+@six
 @pytest.mark.parametrize("tol", [1e-12, 1e-8, 1e-3])
 def test_a_nonnegative_matrix_of_radius_one_or_more_never_converges(solver, tol: float) -> None:
     g = generator(15)
@@ -475,6 +567,8 @@ def test_bad_arguments_are_named(f, z0, options, error, sentence: str) -> None:
         (lambda: Picard(damping=1.5), r"damping must be in \(0, 1\]"),
         (lambda: Anderson(damping=-1), "damping"),
         (lambda: Anderson(memory=0), "memory must be at least 1, got 0"),
+        (lambda: Adaptive(memory=0), "memory must be at least 1, got 0"),
+        (lambda: Adaptive(fast=0.0), r"fast must be in \(0, 1\], got 0.0"),
         (lambda: Broyden(memory=0), "memory must be at least 1, got 0"),
         (lambda: Newton(linear="lu"), "'dense' or 'gmres', got 'lu'"),
         (lambda: Newton(inner=0), "inner must be at least 1"),

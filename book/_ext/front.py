@@ -1,8 +1,9 @@
 """What a page tells search engines, social media and a reader who is lost.
 
-A page has a description, its first sentences; an address that is the true one, where the address of
-the site is known (``place.py``); and a foot with version, licence and source. A page that is not
-found is answered by one that leads home. Nothing here is needed to read the book.
+A page has a description, its first sentences; an address that is the true one and a card with a
+picture, where the address of the site is known (``place.py``); and a foot with version, licence,
+source and the way to report an error. A page that is not found is answered by one that leads home.
+Nothing here is needed to read the book.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape as xml_escape
 
+import numpy as np
 from docutils import nodes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 from place import Home, home, site_address
 from sphinx.application import Sphinx
 from sphinx.config import Config
@@ -28,6 +32,9 @@ LENGTH = 160
 SHORTEST = 40
 LOST = "404"
 LICENCE = "Text and figures CC BY 4.0, code BSD 3-clause."
+#: The picture that a link to the book shows, and its size in pixels, which most networks ask for.
+CARD, CARD_SIZE = "_static/card.png", (1200, 630)
+CARD_TEXT = "Three networks of two units, and how many answers each has"
 
 
 def describe(doctree: nodes.Node | None) -> str:
@@ -65,9 +72,13 @@ def tags(title: str, description: str, site: str, book: str, address: str) -> st
     """
     found = [("og:type", "website"), ("og:site_name", book), ("og:title", title)]
     found += [("og:description", description)] if description else []
-    found += [("og:url", f"{site}{address}")] if site else []
+    if site:
+        found += [("og:url", f"{site}{address}"), ("og:image", f"{site}{CARD}")]
+        found += [("og:image:width", str(CARD_SIZE[0])), ("og:image:height", str(CARD_SIZE[1]))]
+        found += [("og:image:alt", CARD_TEXT)]
     lines = [f'<meta name="description" content="{escape(description)}"/>'] if description else []
     lines += [f'<meta property="{name}" content="{escape(text)}"/>' for name, text in found]
+    lines += ['<meta name="twitter:card" content="summary_large_image"/>'] if site else []
     return "\n".join(lines)
 
 
@@ -75,9 +86,57 @@ def foot(version: str, at: Home) -> str:
     """Return the last line of every page."""
     told = f"Version {escape(version)}. {LICENCE}"
     if not at.repository:
-        return f"<p>{told}</p>"
+        return f"<p>{told} Found an error? Write to whoever gave you this copy.</p>"
     url = escape(f"{at.server}/{at.repository}")
-    return f'<p>{told} <a href="{url}">Source</a>.</p>'
+    links = f'<a href="{url}">Source</a>. <a href="{url}/issues/new">Report an error</a>.'
+    return f"<p>{told} {links}</p>"
+
+
+def solutions(W: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Count the solutions of z = max(Wz + q, 0) for every q, shape (n, 2), of two units.
+
+    Each of the four patterns of active units D leaves a linear equation (I − DW)z = Dq. Its
+    solution counts if it has that pattern.
+
+    >>> rotation = np.array([[0.0, 3.0], [-3.0, 0.0]])
+    >>> solutions(rotation, np.array([[1.0, 1.0], [-1.0, 0.5]])).tolist()
+    [1, 1]
+    """
+    found = np.zeros(len(q), dtype=int)
+    for pattern in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        D = np.diag(pattern)
+        z = np.linalg.solve(np.eye(2) - D @ W, (q @ D).T).T
+        found += ((z @ W.T + q > 0) == np.array(pattern, dtype=bool)).all(axis=1)
+    return found
+
+
+def draw_card(title: str, target: Path) -> None:
+    """Draw the picture that stands beside a link to the book: title, and three maps of q."""
+    width, height = CARD_SIZE
+    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor="white")
+    figure.text(0.5, 0.88, title, ha="center", va="center", fontsize=36, weight="bold")
+    words = "Every theorem is executed, and every experiment can fail."
+    figure.text(0.5, 0.77, words, ha="center", va="center", fontsize=24, color="#3d3d3d")
+    axis = np.linspace(-2, 2, 240) + 1e-3  # off the boundaries, where solutions merge
+    plane = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    shades = ListedColormap(["#3d3d3d", "#56b4e9", "#e69f00", "#cc79a7"])
+    cells = {
+        "a rotation: one answer": (3, -3),
+        "inhibition: one or three": (-2, -2),
+        "excitation: none or two": (2, 2),
+    }
+    for k, (name, (b, c)) in enumerate(cells.items()):
+        ax = figure.add_axes((0.06 + 0.3 * k, 0.1, 0.28, 0.28 * width / height))
+        count = solutions(np.array([[0.0, b], [c, 0.0]]), plane).reshape(len(axis), -1)
+        ax.imshow(count, origin="lower", cmap=shades, vmin=-0.5, vmax=3.5)
+        ax.set_axis_off()
+        figure.text(0.2 + 0.3 * k, 0.055, name, ha="center", va="center", fontsize=19)
+    figure.savefig(target, metadata={"Software": None})
+
+
+def name_of(config: Config) -> str:
+    """Return the title of the book: Jupyter Book sets that of the site, and no project."""
+    return config.html_title or config.project
 
 
 def plain(title: str) -> str:
@@ -96,7 +155,7 @@ def add_to_head(
     """Describe a page in its head, and say the book's name once in its title."""
     if app.builder.name != "html":
         return
-    book, title = app.config.project, plain(context.get("title", ""))
+    book, title = name_of(app.config), plain(context.get("title", ""))
     if title in {book, plain(context.get("docstitle") or "")}:
         context["docstitle"] = ""
     site = site_address(os.environ)
@@ -120,7 +179,7 @@ def lost_page(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def write_map(app: Sphinx, error: Exception | None) -> None:
-    """List all pages for search engines, where the address of the site is known."""
+    """List all pages for search engines and draw the card, where the address is known."""
     site = site_address(os.environ)
     if error or not site or app.builder.name != "html":
         return
@@ -131,13 +190,14 @@ def write_map(app: Sphinx, error: Exception | None) -> None:
         f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{lines}</urlset>\n'
     )
     (Path(app.outdir) / "sitemap.xml").write_text(text, encoding="utf-8")
+    draw_card(name_of(app.config), Path(app.outdir) / CARD)
 
 
 def set_options(app: Sphinx, config: Config) -> None:
     """Tell Sphinx the address of the site, and the theme what stands at the foot of a page."""
     config.html_theme_options["extra_footer"] = foot(__version__, home(os.environ))
     # The link home has a name of its own: the theme would take the title, which home says once.
-    config.html_theme_options["logo"] = {"text": config.project}
+    config.html_theme_options["logo"] = {"text": name_of(config)}
     if site := site_address(os.environ):
         config.html_baseurl = config.html_baseurl or site  # makes the canonical address
 

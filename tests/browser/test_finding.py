@@ -21,6 +21,7 @@ QUERIES = {
     "NTK": ("chapters/04_ntk.html", "book/glossary.html#term-NTK"),
     "Anderson": ("chapters/01a_contraction.html#alg-anderson", "book/glossary.html#term-Anderson"),
     "vanilla DEQ": ("chapters/01a_contraction.html#asm-vanilla-init", "book/glossary.html#term-v"),
+    "Theorem 3.12": ("chapters/03a_linear_rates.html#thm-pl-star",),
     "SAM": ("chapters/05b_selection.html", "book/glossary.html#term-SAM"),
     "prox": ("chapters/01b_monotone.html#", "book/glossary.html#term-prox"),
     "learning rate": ("chapters/00_depth_to_equilibrium.html#", "chapters/03"),

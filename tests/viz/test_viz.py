@@ -15,6 +15,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -27,6 +28,7 @@ from deqbook.viz import (
     explore,
     glue,
     gluing,
+    graded,
     known_looks,
     label_curve,
     look,
@@ -494,3 +496,31 @@ def test_glue_in_a_plain_script_does_nothing(capsys: pytest.CaptureFixture[str])
 )
 def test_scientific_is_written_as_in_prose(value: float, digits: int, text: str) -> None:
     assert scientific(value, digits) == text
+
+
+# --- series in an order ----------------------------------------------------------------------
+
+
+def test_graded_looks_differ_in_lightness_and_marker() -> None:
+    for n in range(1, 6):
+        looks = graded(n)
+        assert len({one["marker"] for one in looks}) == n
+        light = [np.dot(to_rgb(one["color"]), (0.299, 0.587, 0.114)) for one in looks]
+        assert all(b - a > 0.03 for a, b in itertools.pairwise(light)), light
+
+
+def test_more_series_than_can_be_told_apart_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"graded\(6\): between 1 and 5"):
+        graded(6)
+
+
+def test_a_slider_says_how_small_its_letters_are() -> None:
+    def draw(size: float) -> Figure:
+        figure, ax = plt.subplots(figsize=(2, 1))
+        ax.set_title("words", fontsize=size)
+        ax.set(xticks=[], yticks=[])
+        return figure
+
+    made = explore(draw, [12, 9], label="size", alt="a title", width=96)
+    assert isinstance(made, StaticSlider)
+    assert 'data-type="12"' in made.html  # 9 points are 12 CSS pixels

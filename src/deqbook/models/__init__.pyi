@@ -17,3 +17,4 @@ from .gradients import gradient as gradient
 from .opteq import DeepOptEq as DeepOptEq
 from .opteq import OptEq as OptEq
 from .residual import ResidualCell as ResidualCell
+from .warm import WarmStart as WarmStart

@@ -105,6 +105,21 @@ class AffineCell(EquilibriumModel):
             shape.W, shape.slopes(z, q), self.a, solver=self.adjoint_solver(), tol=tol
         )
 
+    def pull_to_weights(
+        self, p: Tensor, z: Tensor, q: Tensor, weights: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        r"""Return the cotangents of ``weights()`` for the cotangent ``p`` of :math:`Wz+q`, (n, m).
+
+        Here by recording the cell, which costs a product; where W is the weight itself it is
+        :math:`p^\top z`, and a model says so.
+        """
+        slopes = self.structure().slopes(z, q)
+        v = torch.where(slopes == 0, 0.0, p / slopes)  # the cell multiplies it by its slopes again
+        with torch.enable_grad():
+            given = tuple(w.detach().requires_grad_() for w in weights)
+            image = self.f(z.detach(), q.detach(), *given)
+        return torch.autograd.grad(image, given, v, materialize_grads=True)
+
     def adjoint_solver(self) -> Solver | None:
         """Return the solver of the model's own adjoint."""
         own = self.default_adjoint
@@ -153,6 +168,7 @@ def adjoint_states(
     solver: Solver | None = None,
     tol: float | None = None,
     contraction: float | None = None,
+    max_steps: int = 1000,
 ) -> Tensor:
     r"""Solve :math:`V=D\circ(\mathbf 1a^\top+VW)` for all samples at once.
 
@@ -171,7 +187,7 @@ def adjoint_states(
     solver = Anderson() if solver is None else solver
     tol = one_application_short(tol, contraction, W.dtype)
     try:
-        found = fixed_point(map_, start, solver=solver, tol=tol, max_steps=1000)
+        found = fixed_point(map_, start, solver=solver, tol=tol, max_steps=max_steps)
     except NotConverged as error:
         raise NotConverged(f"the adjoint states: {error}", error.solution) from None
     return found.z if contraction is None or found.image is None else found.image

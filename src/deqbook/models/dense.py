@@ -113,6 +113,12 @@ class ReLUImplicit(ClosedGradient, ClosedKernel):
         (W,) = weights
         return torch.addmm(q, z, W.mT, alpha=self.scale).relu_()
 
+    def pull_to_weights(
+        self, p: Tensor, z: Tensor, q: Tensor, weights: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """Return γ̃ pᵀz."""
+        return ((p.mT @ z).mul_(self.scale),)
+
     def readout(self, z: Tensor, q: Tensor) -> Tensor:
         """Return a·z + c·φ."""
         return z @ self.a + q @ self.c
@@ -189,6 +195,12 @@ class _PlainCell(ClosedGradient, ClosedKernel):
         """Return σ(Wz + q)."""
         (W,) = weights
         return self.sigma(torch.addmm(q, z, W.mT))
+
+    def pull_to_weights(
+        self, p: Tensor, z: Tensor, q: Tensor, weights: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """Return pᵀz."""
+        return (p.mT @ z,)
 
     def readout(self, z: Tensor, q: Tensor) -> Tensor:
         """Return a·z."""

@@ -12,9 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import torch
 
 import deqbook
 from deqbook.claims import Trial, find
@@ -95,8 +98,15 @@ def trace(claim_id: str, seed: int) -> dict[str, Any]:
     }
 
 
+@cache
+def _load() -> None:
+    """Let torch load what it loads at its first derivative of a map: a second for every fork."""
+    torch.func.jacrev(torch.sin)(torch.ones(1))
+
+
 def run(tasks: Iterable[Task], jobs: int) -> Iterator[Outcome]:
     """Run tasks, ``jobs`` at a time, each in a fork of this process; yield what comes of them."""
+    _load()
     waiting = iter(tasks)
     running: dict[int, tuple[Task, int, float, bytearray]] = {}
     with selectors.DefaultSelector() as selector:

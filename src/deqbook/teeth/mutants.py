@@ -33,8 +33,11 @@ SWAPPED_CALLS = {
 }
 SWAPPED_COMPARISONS = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}
 PRODUCTS = (ast.Mult, ast.Div, ast.MatMult)
-#: A number below this is a tolerance.
+#: A number below this is a tolerance, and so is a constant of this name.
 TINY = 1e-5
+TOLERANCES = frozenset({"ROUNDING", "DOMAIN"})
+#: Another seed is another draw.
+SEEDS = frozenset({"seed"})
 
 
 @dataclass(frozen=True)
@@ -205,10 +208,14 @@ def _in_expression(
                 yield from _in_expression(statement, child, "iter", None, child.iter, False)
 
 
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _called(node: ast.Call) -> str:
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return node.func.id if isinstance(node.func, ast.Name) else ""
+    return _name(node.func)
 
 
 def _number(node: ast.expr) -> bool:
@@ -216,14 +223,24 @@ def _number(node: ast.expr) -> bool:
 
 
 def _arithmetic(node: ast.BinOp) -> bool:
-    """Whether these are numbers, not texts, lists or tuples, and no tolerance."""
-    for side in (node.left, node.right):
+    """Whether a slip in an operation of numbers can mean something.
+
+    Texts, lists and tuples are no numbers. A sum with a tolerance is not part of any formula, a
+    product with 0 is 0, and another seed, or a draw times a constant, is another draw.
+    """
+    product = isinstance(node.op, PRODUCTS)
+    for side, other in ((node.left, node.right), (node.right, node.left)):
         if isinstance(side, ast.JoinedStr | ast.List | ast.Tuple | ast.ListComp):
             return False
-        if isinstance(side, ast.Constant) and (
-            isinstance(side.value, str) or (_number(side) and 0 < abs(side.value) < TINY)  # type: ignore[arg-type]
-        ):
+        if isinstance(side, ast.Name | ast.Attribute) and _name(side) in TOLERANCES | SEEDS:
             return False
+        if isinstance(side, ast.Constant):
+            if isinstance(side.value, str) or (_number(side) and 0 < abs(side.value) < TINY):  # type: ignore[arg-type]
+                return False
+            if product and side.value == 0:
+                return False
+            if product and isinstance(other, ast.Call) and _called(other) in DRAWS:
+                return False
     return True
 
 

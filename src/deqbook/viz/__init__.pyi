@@ -4,6 +4,7 @@ from .slider import StaticSlider as StaticSlider
 from .slider import explore as explore
 from .style import FIGSIZE as FIGSIZE
 from .style import band as band
+from .style import graded as graded
 from .style import known_looks as known_looks
 from .style import label_curve as label_curve
 from .style import look as look

@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 
 from deqbook.viz.environment import has_live_widgets
@@ -53,10 +54,14 @@ _SCRIPT = """(() => {
 
 @dataclass(frozen=True)
 class Frame:
-    """One position of the slider: a WebP picture, its size on the page in CSS pixels, its words."""
+    """One position of the slider: a WebP picture, its size on the page in CSS pixels, its words.
+
+    ``type`` is the height of its smallest letters, in CSS pixels at that size.
+    """
 
     webp: bytes
     size: tuple[int, int]
+    type: float
     alt: str
     text: str
 
@@ -139,8 +144,9 @@ def explore(
         words = alt(value) if callable(alt) else alt.replace("{value}", text)
         if not words.strip():
             raise ValueError(f"alt text for value {text} is empty; say what the figure shows")
-        webp, size = _webp(draw(value), width=width, quality=quality)
-        return Frame(webp, size, words, text)
+        figure = draw(value)
+        webp, size = _webp(figure, width=width, quality=quality)
+        return Frame(webp, size, _smallest_type(figure), words, text)
 
     if has_live_widgets():
         return _live_slider(frame, values, label, start, [fmt.format(value) for value in values])
@@ -164,6 +170,13 @@ def _webp(figure: Figure, *, width: int, quality: int) -> tuple[bytes, tuple[int
     return file.getvalue(), (round(96 * w), round(96 * h))
 
 
+def _smallest_type(figure: Figure) -> float:
+    """Return the size of the smallest text of a figure, in CSS pixels (a point is 4/3 of one)."""
+    texts = (t for t in figure.findobj(Text) if isinstance(t, Text))
+    sizes = [t.get_fontsize() for t in texts if t.get_visible() and t.get_text().strip()]
+    return round(float(min(sizes, default=0.0)) * 4 / 3, 2)
+
+
 def _static_slider(frames: Sequence[Frame], label: str, start: int) -> StaticSlider:
     """Write the HTML fragment: picture, label, range input, output, script."""
     sizes = sorted({frame.size for frame in frames})
@@ -173,6 +186,7 @@ def _static_slider(frames: Sequence[Frame], label: str, start: int) -> StaticSli
             "let draw() use the same figsize for every value"
         )
     first, (w, h) = frames[start], sizes[0]
+    smallest = min(frame.type for frame in frames)  # what a test of the page measures
     # Equal content gives an equal id, on every machine and in every build.
     digest = hashlib.sha256(label.encode())
     for frame in frames:
@@ -184,7 +198,8 @@ def _static_slider(frames: Sequence[Frame], label: str, start: int) -> StaticSli
     ]
     # "<" escaped, so that no text can close the script element.
     script = _SCRIPT % {"id": ident, "frames": json.dumps(listed).replace("<", "\\u003c")}
-    fragment = f"""<figure class="deq-explore" id="{ident}" style="margin:1em 0">
+    fragment = f"""<figure class="deq-explore" id="{ident}" data-type="{smallest:g}" \
+style="margin:1em 0">
 <img src="{first.src}" alt="{html.escape(first.alt)}" width="{w}" height="{h}" \
 style="max-width:100%;height:auto;background:#fff">
 <div style="display:flex;flex-wrap:wrap;align-items:center;gap:.3em .8em;padding:.4em 0">

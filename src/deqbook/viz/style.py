@@ -16,6 +16,7 @@ from deqbook.viz.environment import shell
 __all__ = [
     "FIGSIZE",
     "band",
+    "graded",
     "known_looks",
     "label_curve",
     "look",
@@ -24,7 +25,7 @@ __all__ = [
 ]
 
 FIGSIZE = (5.6, 3.6)
-"""Inches. Shrunk to a 390 px phone column, 13 pt text of this figure is still about 11 px."""
+"""Inches. On a phone of 390 px such a figure is shrunk to 0.7, and 12 pt are still 11 px."""
 
 # Chosen by search over published colour-blind safe palettes: inside a family every two colours
 # stay 24 or more CIELAB units apart, for normal, protanopic and deuteranopic vision alike.
@@ -50,6 +51,15 @@ _ROLES: dict[str, dict[str, Any]] = {
     "bound": {"color": "#6E6E6E", "linestyle": "--"},
     "control": {"color": "#D62F00", "linestyle": ":", "marker": "x"},
 }
+# For series in an order, such as widths. Each is lighter than the one before, with another hue and
+# marker; the last still has a contrast of 3 to white.
+_GRADES = (
+    ("#1A1A1A", "o"),
+    ("#3B2A8C", "s"),
+    ("#8E2A8B", "^"),
+    ("#C8443F", "D"),
+    ("#CF7A1F", "v"),
+)
 
 _RC: dict[str, Any] = {
     "figure.figsize": FIGSIZE,
@@ -139,6 +149,27 @@ def look(name: str, *, bound: bool = False) -> dict[str, Any]:
     if "marker" in style:
         style["markevery"] = 0.1  # of the axes diagonal: evenly spaced on linear and log axes
     return style
+
+
+def graded(n: int) -> list[dict[str, Any]]:
+    """Return the looks of ``n`` series in an order: lighter step by step, each with its marker.
+
+    Raises ``ValueError`` for more series than can be told apart, five.
+
+    >>> [style["marker"] for style in graded(3)]
+    ['o', '^', 'v']
+    """
+    if not 1 <= n <= len(_GRADES):
+        raise ValueError(
+            f"graded({n}): between 1 and {len(_GRADES)} series can be told apart in one figure; "
+            "show fewer, or use two panels"
+        )
+    last = len(_GRADES) - 1
+    picked = [_GRADES[round(k * last / max(1, n - 1))] for k in range(n)]
+    return [
+        {"color": colour, "linestyle": "-", "marker": marker, "markevery": 0.1}
+        for colour, marker in picked
+    ]
 
 
 def label_curve(

@@ -273,11 +273,13 @@ def parametrisation(trial):
     yield headline(at_least("random A: λ_min(I - sym W) ÷ μ", monotonicity(model.W) / 0.3, 1.0))
     model.A[:, 0] = 0  # AᵀA is singular: the modulus is attained
     yield equal("singular A: λ_min(I - sym W)", monotonicity(model.W), 0.3, ROUNDING)
-    W = normal(12, 12, g=trial.g)
+    W = 0.1 * normal(12, 12, g=trial.g)
     mu = monotonicity(W) - 0.1
     A, B = monotone_parameters(W, mu)
     again = (1 - mu) * eye(12) - torch.einsum("sr,st->rt", A, A) + B - B.mT
     yield within("error of the best reconstruction", float((again - W).abs().max()), 1e-9)
+    built = MonDEQ(A, B, model.U, model.a, mu).W.detach()
+    yield within("W of the model with these A, B", float((built - W).abs().max()), 1e-9)
 
 
 def _modulus_too_large(trial):
@@ -370,9 +372,10 @@ def _splits(trial, *, W, q, steps=20000):
 def monotone_wellposed(trial):
     model = MonDEQ.init(20, 5, mu=0.5, seed=trial.seed).requires_grad_(False)
     model.B.mul_(6)  # ‖W‖ is then far above 1
+    model.A[:, 0] = 0  # AᵀA is singular: μ is attained
     W, x = model.W, sphere(6, 5, trial.seed)
     q = torch.einsum("rs,ns->nr", model.U, x)
-    yield given("μ", monotonicity(W), "≥", 0.5)
+    yield equal("λ_min(I - sym W)", monotonicity(W), 0.5, ROUNDING)
     yield given("‖W‖, no contraction", operator_norm(W), "≥", 3.0)
     yield from _splits(trial, W=W, q=q)
     exact = fixed_point(model.map(q), torch.zeros_like(q), solver=Newton(), tol=1e-12, throw=False)

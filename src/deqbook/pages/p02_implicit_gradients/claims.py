@@ -211,6 +211,9 @@ def adjoint_equation(trial):
     yield headline(
         at_most("error of the gradient ÷ ‖∂_θf‖‖error of v‖", ratios.max(), 1 + ROUNDING)
     )
+    task = lab.training(trial.seed)
+    slopes = lab.difference_gradient(task.moved, task.model.Ws[0].detach())
+    yield _close("∇𝓛 in W_1", task.gradient(_displaced(0.0), lab.BY_NEWTON), slopes)
     yield from _off(trial)
 
 

@@ -263,7 +263,8 @@ def _sandwich(loss: lab.Loss, x: Tensor) -> Iterator[Measurement]:
     "nguyen2022.lemma2.5.2", "Strong convexity: ‖∇f‖²/2κ ≥ f-f* ≥ ½κ‖θ-θ*‖²", "lem-strong-convexity"
 )
 def strong_convexity(trial, *, strong=True):
-    loss, bottom = lab.bowl(trial.seed, strong=strong)
+    drawn, bottom = lab.bowl(trial.seed, strong=strong)
+    loss = replace(drawn, function=lambda t: drawn.function(t) - 1, least=-1.0)
     yield from _sandwich(loss, torch.cat([lab.scattered(trial.g), bottom[None]]))
     ratio = float(loss.gap(bottom)) / (0.5 * loss.kappa)
     yield equal("(f-f*) ÷ ½κ‖θ-θ*‖² along q_1", ratio, 1, 1e-9)
@@ -603,6 +604,8 @@ def pl_star(trial):
     found = gradient(net.at(theta), net.X, net.y, solver=exact, adjoint_solver=exact, tol=1e-13)
     square = sum(float(g.pow(2).sum()) for g in found.grads.values())
     yield equal("DEQ: ‖∇𝓛‖² ÷ eᵀHe", square / float(e @ net.kernel(theta) @ e), 1, 1e-9)
+    twice = float(net.gradient(theta).pow(2).sum())
+    yield equal("DEQ: ‖∇𝓛‖², adjoint form ÷ closed form", twice / square, 1, 1e-9)
 
 
 def _twins_at_the_start(trial):
@@ -646,6 +649,13 @@ def _saturating_descent(trial, *, near=True):
     yield from _descent_in_ball("tanh(Φθ), descent", path, kappa, step, room=ROUNDING)
 
 
+def _by_autograd(net: lab.Network) -> Measurement:
+    """Compare the gradient that the runs follow with automatic differentiation, at the start."""
+    J, e = net.jacobian(net.start), net.predict(net.start) - net.y
+    g = net.gradient(net.start)
+    return within("DEQ: ∇𝓛 by adjoints vs autograd", (g - J.mT @ e).norm() / g.norm(), 1e-9)
+
+
 def _network_length(ball: lab.Ball, path: lab.Path) -> Measurement:
     reach = math.sqrt(2 * float(path.value[0]) / ball.kappa)
     return at_most("DEQ, flow: path length ÷ √(2𝓛_0/κ)", float(path.length[-1]) / reach, 1)
@@ -671,6 +681,7 @@ def pl_star_suffices(trial):
     net = ball.network
     need = math.sqrt(2 * float(net.value(net.start)) / ball.kappa)
     yield given("2√(2𝓛_0/κ) ÷ radius on which κ holds, DEQ", 2 * need / ball.radius, "≤", 1)
+    yield _by_autograd(net)
     yield from _network_flow(trial)
     step = 0.5 / float(torch.linalg.eigvalsh(net.kernel(net.start))[-1])
     path = lab.descent(net, net.start, step, lab.steps_for(1 - ball.kappa * step, 1e-3))
@@ -719,7 +730,8 @@ def _descent_length(loss: lab.Loss, start: Tensor, times: float, steps: int = 40
     "thm-path-length",
 )
 def path_lengths(trial):
-    loss = lab.sines(trial.seed)
+    drawn = lab.sines(trial.seed)
+    loss = replace(drawn, function=lambda t: drawn.function(t) - 100, least=-100.0)
     start = 3 * normal(10, 3, g=trial.g)
     yield at_most(FLOW, _flow_length(loss, start[0], 6.0), ROUNDING)
     for times in (0.1, 1.0, 1.9):
@@ -735,6 +747,7 @@ def path_lengths(trial):
     yield at_most(ROUND, _descent_length(lab.SQUARE, start, 1.9), 20)
     ball = lab.vanilla_ball(trial.seed)
     yield _network_length(ball, lab.ball_flow(ball)[1])
+    yield _by_autograd(ball.network)
 
 
 def _quartic_length(trial):

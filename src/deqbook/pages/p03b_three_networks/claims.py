@@ -611,8 +611,11 @@ def _pl_gram(trial, *, trained="WUa"):
             lab.descend(model, X, y, step, 2).restore(model)
         z = model.solve(X, tol=1e-13).z
         G = z @ z.mT
-        square = lab.gradient_size(model, X, lab.labels_along(G, model, X), trained)
+        y_least = lab.labels_along(G, model, X)
+        square = lab.gradient_size(model, X, y_least, trained)
         yield at_least(f"step {k}: ‖∇L‖² ÷ 2λ_min(G)L", square / lab.least(G), 1.0)
+        H, e = empirical_ntk(model, X, tol=1e-13), lab.outputs(model, X) - y_least
+        yield equal(f"step {k}: ‖∇L‖² ÷ eᵀHe", square / float(e @ H @ e), 1.0, TWO_ROUTES)
 
 
 @claim("ling2023.equation5", "Vanilla DEQ: ‖∇L‖² ≥ 2λ_min(ZZᵀ)L, for H ⪰ ZZᵀ", "prop-pl")

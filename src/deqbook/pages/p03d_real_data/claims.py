@@ -8,14 +8,16 @@ weights and other pictures. The bounds are ours, so none is the slack of a theor
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from deqbook.claims import chapter, checks, within
+from deqbook.claims import Measurement, chapter, checks, equal, within
 from deqbook.dynamics import Trajectory
 from deqbook.kernels import gram_parts
 from deqbook.pages.p03d_real_data.lab import SETS, DescentRun, build, edge, samples, train
@@ -58,6 +60,31 @@ def _largest_norm(run: Trajectory) -> float:
 def _ratio(wide: Trajectory, narrow: Trajectory) -> float:
     """Return the last loss of the wide network ÷ that of the narrow one."""
     return math.nan if wide.stopped or narrow.stopped else wide.loss[-1] / narrow.loss[-1]
+
+
+def _outputs(case: DescentRun, x: Tensor, W: Tensor, U: Tensor, a: Tensor, *c: Tensor) -> Tensor:
+    """Return what 80 layers of the network give, from its definition alone."""
+    vanilla = case.network == "ling2023"
+    phi = x @ U.mT if vanilla else torch.relu(x @ U.mT) / math.sqrt(case.m)
+    scale = 1.0 if vanilla else case.gamma / math.sqrt(case.m)
+    z = torch.zeros_like(phi)
+    for _ in range(80):
+        z = torch.relu(scale * z @ W.mT + phi)
+    return z @ a + sum(phi @ one for one in c)
+
+
+def _by_layers(case: DescentRun) -> Iterator[Measurement]:
+    """Compare the first epoch of a case with a step of autograd through 80 layers."""
+    s, run = samples(case), _run(replace(case, epochs=1, every=1))
+    weights = [p.detach().clone().requires_grad_() for p in build(case).parameters()]
+    e = _outputs(case, s.x_train, *weights) - s.y_train
+    slopes = torch.autograd.grad(0.5 * e.pow(2).sum(), weights)
+    after = [w.detach() - run.step * slope for w, slope in zip(weights, slopes)]
+    e = torch.stack([e.detach(), _outputs(case, s.x_train, *after) - s.y_train])
+    off = float(np.linalg.norm(run.error - e.numpy()) / (e[1] - e[0]).norm())
+    yield within(f"{SETS.get(case.data, case.data)}: an epoch vs autograd by layers", off, 1e-3)
+    loss = 0.5 * float(e[1].pow(2).sum())
+    yield equal("the same: its loss ÷ ½‖e‖²", float(run.loss[-1]) / loss, 1.0, 1e-3)
 
 
 # --- gao2022: all layers trained, four data sets ------------------------------------------------
@@ -126,6 +153,12 @@ def four_data_sets(trial):
     yield from _first_step(trial)
     yield from _late_phase(trial)
     yield from _near_one_fifth(trial)
+    case = _base(trial, m=100, step=0.5, norms=False)
+    yield from _by_layers(case)
+    H = torch.stack(list(gram_parts(build(case), samples(case).x_train).values())).sum(dim=0)
+    top = float(torch.linalg.eigvalsh(H)[-1])
+    step = _run(replace(case, epochs=1, every=1)).step
+    yield equal("MNIST: the step ÷ its edge 2/λ_max(H)", step * top / 2, 0.5, 1e-6)
 
 
 four_data_sets.breaks(
@@ -184,6 +217,9 @@ def _norm_stays(trial, *, fraction=0.3, epochs=30):
 def faster_with_width(trial):
     yield from _widths(trial)
     yield from _norm_stays(trial)
+    base = _base(trial, network="ling2023", m=WIDE, step=0.3, norms=False)
+    for name in NETWORKS:
+        yield from _by_layers(replace(base, data=name))
 
 
 faster_with_width.breaks(

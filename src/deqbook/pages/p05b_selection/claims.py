@@ -7,6 +7,7 @@ with the least R" is a formula and not another iteration.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -27,7 +28,7 @@ from deqbook.claims import (
     seen,
     within,
 )
-from deqbook.linalg import operator_norm
+from deqbook.linalg import operator_norm, relative
 from deqbook.pages.p05b_selection import lab
 from deqbook.regularize import (
     L1,
@@ -529,6 +530,7 @@ def frozen_bounded(trial):
     case, aim = one.case, one.goal[:1]
     ends = case.point(torch.tensor([case.low, case.high], dtype=torch.float64))
     point, line = (R for _, R in _regularisers(one))
+    assert isinstance(line, RankOne)
     yield given("the goal is an equilibrium: residual", _distance(case.T(aim), aim), "≤", EXACT)
     yield given("R = ½(⟨w,z⟩-τ)² vanishes at the goal", float(line.value(aim)), "≤", EXACT)
     # (1) the sublevel sets of R are bounded: R(z) ≤ R(u) + ¼L_R‖u‖²
@@ -538,6 +540,12 @@ def frozen_bounded(trial):
         "R at the frozen points ÷ its bound", _worst(map(point.value, found)) / level, 1.0
     )
     yield from _stays(case.T, point, aim)
+    # a frozen point balances (1-β)(T(z)-z) and βγ((z-a)+λz); here L_R = 1, so γ = ½
+    balance = []
+    for z, (beta, lam) in zip(found, itertools.product(SHARES, (0.5, 1e-3, 1e-6))):
+        pull = 0.5 * beta * (z - one.R.a[0] + lam * z)
+        balance.append(((1 - beta) * (case.T(z[None])[0] - z) - pull).norm() / beta)
+    yield within("balance at the frozen points", _worst(balance), 1e-6)
     # (2) T = prox_φ with a bounded set of minimisers, R bounded below by 0
     envelope, gamma = HiddenObjective(case.W, case.b).envelope(1.0), 0.5 / line.smoothness
     floor = float(envelope.value(aim))
@@ -548,6 +556,18 @@ def frozen_bounded(trial):
             rise / (gamma * float(line.value(aim) + 0.25 * line.smoothness * aim.square().sum()))
         )
     yield at_most("rise of the envelope at the frozen points ÷ its bound", _worst(worst), 1.0)
+    z, h = found[0], 1e-4
+    slopes = [
+        (envelope.value((z + h * e)[None]) - envelope.value((z - h * e)[None])) / (2 * h)
+        for e in torch.eye(len(z), dtype=z.dtype)
+    ]
+    off = relative(torch.cat(slopes), z - case.T(z[None])[0])
+    yield within("slope of the envelope vs z - T(z)", off, 1e-5)
+    for name, R, value in (
+        ("½‖z-a‖²", point, 0.5 * (z - one.R.a[0]).square().sum()),
+        ("½(⟨w,z⟩-τ)²", line, 0.5 * (line.w @ z - line.tau).square()),
+    ):
+        yield equal(f"R ÷ {name} at a frozen point", float(R.value(z[None]) / value), 1.0, 1e-9)
     yield from _stays(case.T, line, aim)
 
 

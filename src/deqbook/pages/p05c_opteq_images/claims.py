@@ -34,7 +34,14 @@ from deqbook.claims import (
 from deqbook.linalg import operator_norm
 from deqbook.models import DeepOptEq
 from deqbook.pages.p05b_selection.lab import frozen_point
-from deqbook.pages.p05c_opteq_images.lab.long_range import Scene, reach, segment
+from deqbook.pages.p05c_opteq_images.lab.long_range import (
+    Scene,
+    outputs,
+    pictures,
+    reach,
+    segment,
+)
+from deqbook.pages.p05c_opteq_images.lab.long_range import build as build_scene
 from deqbook.pages.p05c_opteq_images.lab.networks import (
     DenseOptEq,
     conv_matrix,
@@ -61,7 +68,7 @@ from deqbook.pages.p05c_opteq_images.lab.training import (
     train,
 )
 from deqbook.regularize import Decorrelation, HalfSquaredNorm, Schedule, SquaredDistance
-from deqbook.runtime import normal
+from deqbook.runtime import generator, normal
 
 claim = chapter("05c_opteq_images")
 
@@ -256,6 +263,18 @@ def _short_range(trial, *, layers=2):
     yield seen("FCN: accuracy in columns 3 to 8", sum(unseen) / len(unseen), "≤", 0.75)
 
 
+def _sees(trial):
+    """Turn the mark: the furthest column in which anything changes is as far as one step sees."""
+    scene = replace(STRIP, seed=trial.seed, steps=1, width=12, double=True)
+    x, model = pictures(scene, 16, generator(trial.seed + 5))[0], build_scene(scene)
+    with torch.no_grad():
+        turned = outputs(scene, model, x) - outputs(scene, model, -x)
+    furthest = int(turned.abs().amax(dim=(0, 1, 2)).nonzero().max())
+    yield equal(
+        "K = 1: the furthest column that sees the mark, minus reach", furthest - reach(scene), 0, 0
+    )
+
+
 @claim(
     "xie2022.table2",
     "Repeated layers carry a label across the picture; two explicit layers cannot",
@@ -267,6 +286,7 @@ def _short_range(trial, *, layers=2):
 def far_labels(trial):
     yield from _long_range(trial)
     yield from _short_range(trial)
+    yield from _sees(trial)
 
 
 far_labels.breaks("K = 1: the same network sees five columns far", part=_long_range, steps=1)

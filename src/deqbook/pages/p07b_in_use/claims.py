@@ -24,9 +24,15 @@ from deqbook.claims import (
     seen,
     within,
 )
-from deqbook.linalg import operator_norm, spectral_radius
+from deqbook.linalg import eye, operator_norm, relative, spectral_radius
 from deqbook.pages.p07b_in_use.lab.networks import Dense, Monotone, jacobian_penalty, jacobians
-from deqbook.pages.p07b_in_use.lab.robust import attack, certified_radius, input_jacobian, margins
+from deqbook.pages.p07b_in_use.lab.robust import (
+    attack,
+    certified_radius,
+    input_jacobian,
+    margins,
+    slope_of_difference,
+)
 from deqbook.pages.p07b_in_use.lab.steps import Line, light_cone, parity_cell, strings
 from deqbook.runtime import generator, normal, sphere
 from deqbook.wellposed import monotonicity
@@ -261,6 +267,19 @@ def _attacked(trial, *, modulus=1.0):
     yield at_least("r(x) ÷ margin/(√2L), least", float((r / whole).min()), 1)
 
 
+def _slopes(trial):
+    """Compare the slopes by which attacks climb with central differences of the outputs."""
+    net = Monotone.init(12, 8, 3, mu=0.4, seed=trial.seed).requires_grad_(False)
+    x, h = 2 * sphere(8, 8, trial.seed + 72), 1e-6
+    ends = ((net(x + h * e, tol=1e-12), net(x - h * e, tol=1e-12)) for e in eye(8))
+    slopes = torch.stack([(after - before) / (2 * h) for after, before in ends], dim=2)
+    J, q = input_jacobian(net, x), net.inject(x)
+    yield within("∂ŷ/∂x vs central differences", relative(J, slopes), 1e-4)
+    up, down = torch.zeros(8, dtype=torch.long), torch.ones(8, dtype=torch.long)
+    climbed = slope_of_difference(net, net.solve(x, tol=1e-12).z, q, up, down)
+    yield within("∂(ŷ_0-ŷ_1)/∂x by an adjoint state", relative(climbed, J[:, 0] - J[:, 1]), 1e-6)
+
+
 def _share(radius: Tensor) -> float:
     return float(torch.isfinite(radius).double().mean())
 
@@ -273,6 +292,7 @@ def _share(radius: Tensor) -> float:
 def radius(trial):
     yield from _attained(trial)
     yield from _attacked(trial)
+    yield from _slopes(trial)
 
 
 radius.breaks(

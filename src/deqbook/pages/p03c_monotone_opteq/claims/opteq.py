@@ -28,6 +28,7 @@ from deqbook.claims import (
     within,
 )
 from deqbook.linalg import eye, operator_norm, relative
+from deqbook.models import DeepOptEq
 from deqbook.pages.p01b_monotone.lab import segment_instance
 from deqbook.pages.p03c_monotone_opteq.lab import opteq as lab
 from deqbook.pages.p03c_monotone_opteq.lab.opteq_bounds import (
@@ -48,6 +49,20 @@ ROUNDING = 1e-9  # beside a bound that is attained
 def _largest_norm(theta: lab.Theta) -> Measurement:
     norms = [operator_norm(theta[f"W{i}"]) for i in range(1, lab.depth(theta) + 1)]
     return given("largest ‖W_l‖", max(norms), "≤", 1.0)
+
+
+def _unrolls(theta: lab.Theta, X: Tensor, net: lab.Unrolled, smoothness=1.0) -> Measurement:
+    """Compare the network with layers of the package and the weights of the method, written out."""
+    Ws, Us, bs = ([theta[f"{k}{i}"] for i in range(1, lab.depth(theta) + 1)] for k in "WUb")
+    readout = eye(Ws[0].shape[1])
+    model = DeepOptEq(Ws, Us, bs, readout, alpha=net.alpha, sigma=net.sigma).requires_grad_(False)
+    T, z = model.map(model.inject(X)), net.start
+    first, gamma = min(math.sqrt(2 * smoothness), 0.5, smoothness / 2), 1 / (2 * smoothness)
+    for k in range(1, len(net.betas) + 1):
+        chosen = (1 - gamma * first * k**-0.2) * z - gamma * net.pull(theta, z)
+        z = first * k**-0.5 * chosen + (1 - first * k**-0.5) * T(z)
+    off = relative(lab.unrolled(theta, X, net), z)
+    return within("Z(K): here vs the layers of the package", off, SAME)
 
 
 # --- the iterates stay bounded -----------------------------------------------------------------
@@ -108,6 +123,8 @@ def _no_equilibrium(trial):
     "lem-opteq-states",
 )
 def states_bounded(trial):
+    case = lab.instance(trial.seed)
+    yield _unrolls(case.theta, case.X, case.net)
     yield from _contracting(trial)
     yield from _sharp_states(trial)
     yield from _sharp_sums(trial)
@@ -206,6 +223,17 @@ def _sharp_layers(trial, *, case):
 )
 def layer_derivatives(trial):
     yield from _layers(trial)
+    one = lab.instance(trial.seed)
+    yield _unrolls(one.theta, one.X, one.net)
+    carried = eye(one.net.start.numel())
+    for step, _ in lab.step_matrices(one):
+        carried = step @ carried
+    in_start = torch.func.jacrev(
+        lambda Z: lab.unrolled(one.theta, one.X, replace(one.net, start=Z))
+    )(one.net.start)
+    yield within(
+        "product of all steps vs autograd", relative(carried, in_start.reshape(carried.shape)), SAME
+    )
     yield from _many_samples(trial)
     for case in SHARP_LAYERS:
         yield from _sharp_layers(trial, case=case)
@@ -277,6 +305,8 @@ def _iterates(name, case: lab.Instance, y: Tensor, sharp: bool) -> Iterator[Meas
 def iterate_derivatives(trial, *, norm=0.9):
     case = lab.instance(trial.seed, norm=norm)
     yield _largest_norm(case.theta)
+    if norm == 0.9:
+        yield _unrolls(case.theta, case.X, case.net)
     yield from _iterates("", case, _labels(trial), sharp=False)
     # nothing cancels: the bounds on U and b are attained, that on W up to the start's share
     case = lab.straight(trial.seed, norm=norm / 0.9, assumed=1.0, start=100.0, alpha=0.1)
@@ -303,6 +333,8 @@ def feature_sensitivity(trial, *, norm=0.9):
     J = torch.func.jacrev(lambda X: state(X).flatten())(raw @ W0.mT).flatten(1)
     bound = size.alpha * size.L * size.inputs * size.passes
     yield _largest_norm(case.theta)
+    if norm == 0.9:
+        yield _unrolls(case.theta, case.X, case.net)
     yield at_most("‖∂Z(K)/∂X‖", operator_norm(J), bound)
     one = lab.straight(trial.seed, norm=norm / 0.9, assumed=1.0)
     slope = torch.func.jacrev(lambda X: lab.unrolled(one.theta, X, one.net).flatten())(one.X)
@@ -361,6 +393,7 @@ def readout_sensitivity(trial, *, norm=0.9, sign=-1.0):
     J = lab.jacobians(state, {"V": V})["V"]
     off = relative(lab.readout_recursion(case, sign), J)
     yield within("∂Z(K)/∂V: recursion vs autograd", off, SAME)
+    yield _unrolls(case.theta, case.X, case.net, smoothness=size.readout**2)
     yield _largest_norm(case.theta)
     yield at_most("‖∂Z(K)/∂V‖", operator_norm(J), size.in_V())
     error = state({}) @ V.mT - y
@@ -426,6 +459,7 @@ def _sharp_lipschitz(trial, *, bent):
 def lipschitz_constants(trial, *, norm=0.9):
     case, raw = lab.with_features(trial.seed, norm, 8)
     theta, g = case.theta, generator(trial.seed + 200)
+    yield _unrolls(theta, case.X, case.net)
     J = lab.stacked(lab.jacobians(lambda t: lab.unrolled(t, raw @ t["W0"].mT, case.net), theta))
     # the direction in which the state moves most, and random ones
     directions = [torch.linalg.svd(J, full_matrices=False).Vh[0], *normal(3, J.shape[1], g=g)]
@@ -499,6 +533,7 @@ def kernel_gradient(trial, *, gap=None, printed=False):
     low, e = float(values[0]), normal(len(H), g=trial.g)
     square = lab.gradient_square(one, e)
     yield equal("‖∇𝓛‖² ÷ eᵀHe", square / float(e @ H @ e), 1, SAME)
+    yield _unrolls(one.theta, one.X, one.net)
     yield at_least("‖∇𝓛‖² ÷ ‖e‖², a random error", square / float(e @ e), low)
     bound = one.printed() if printed else low * (1 - 1e-9)  # equality, up to rounding
     yield headline(at_least(LOWEST, lab.gradient_square(one, vectors[:, 0]), bound))
@@ -609,6 +644,8 @@ def _product(trial, *, understated=1.0):
     "long; what runs is the theorem that replaces it.",
 )
 def linear_training(trial):
+    one = lab.task(trial.seed)
+    yield _unrolls(one.theta, one.X, one.net)
     yield from _network(trial)
     yield from _product(trial)
 

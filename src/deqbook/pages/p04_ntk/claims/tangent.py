@@ -990,6 +990,8 @@ def uniform_conditioning(trial, *, points=_around_and_downhill, twins=False):
     first = net.kernel(net.start)
     for what, theta in (("a random point", chosen[0]), ("the steepest point", chosen[-1])):
         H = net.kernel(theta)
+        J = net.jacobian(theta)
+        yield within(f"{what}: H in closed form vs autograd", relative(H, J @ J.mT), 1e-9)
         weyl = least(first) - operator_norm(H - first)
         yield at_least(f"{what}: λ_min(H) - (λ_min(H_0) - ‖H-H_0‖)", least(H) - weyl, 0)
 

@@ -1,0 +1,42 @@
+"""The table of executions names pages as the reader knows them, by number and title."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+#: Signs that every font has, in place of pictures.
+SIGNS = {"✅": "✓", "❌": "✗"}
+
+
+def page_name(env: BuildEnvironment, page: str) -> str:
+    """Return number and title of a page."""
+    number = env.toc_secnumbers.get(page, {}).get("") or ()
+    prefix = ".".join(map(str, number))
+    title = env.titles[page].astext()
+    return f"{prefix}. {title}" if prefix else title
+
+
+class NamePages(SphinxPostTransform):
+    """Write titles where myst-nb writes paths of files."""
+
+    default_priority = 950  # after the links are made
+
+    def run(self, **kwargs: Any) -> None:
+        """Go through the tables of one page."""
+        for table in self.document.findall(nodes.table):
+            for text in list(table.findall(nodes.Text)):
+                if text.astext() in SIGNS:
+                    text.parent.replace(text, nodes.Text(SIGNS[text.astext()]))
+                elif text.astext() in self.env.titles and isinstance(text.parent, nodes.inline):
+                    text.parent.replace(text, nodes.Text(page_name(self.env, text.astext())))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension."""
+    app.add_post_transform(NamePages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
