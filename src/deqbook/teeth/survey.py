@@ -145,14 +145,19 @@ class Report:
         }
 
 
-def kind_of(module: str) -> str:
-    """Say whether a module computes, or says what a theorem says.
+def kind_of(module: str, function: str = "") -> str:
+    """Say whether a function computes, or says what a theorem says.
+
+    What is stated stands in claims, and in what is named after bounds and constants.
 
     >>> kind_of("deqbook.models.dense"), kind_of("deqbook.bounds.vanilla")
     ('computation', 'statement')
+    >>> kind_of("deqbook.pages.p05b_selection.lab", "Recursion.rate_constant")
+    'statement'
     """
     states = module.startswith("deqbook.bounds") or ".claims" in module or "bounds" in module
-    return "statement" if states else "computation"
+    named = any(word in function for word in ("bound", "constant"))
+    return "statement" if states or named else "computation"
 
 
 def module_of(file: str) -> str:
@@ -194,7 +199,7 @@ def candidates(ran: dict[str, dict[str, list[int]]]) -> dict[str, dict[str, list
         for name, lines in sorted(by_function.items()):
             sites = [s for s in _mutants(module, name) if not set(lines).isdisjoint(s.lines)]
             if sites:
-                found[kind_of(module)][f"{module}:{name}"] = sites
+                found[kind_of(module, name)][f"{module}:{name}"] = sites
     return found
 
 

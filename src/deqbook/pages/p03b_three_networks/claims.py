@@ -30,7 +30,7 @@ from deqbook.claims import (
 )
 from deqbook.dynamics import Trajectory
 from deqbook.kernels import empirical_ntk, jacobian_ntk
-from deqbook.linalg import operator_norm
+from deqbook.linalg import operator_norm, relative
 from deqbook.models import ReLUImplicit, VanillaDEQ
 from deqbook.pages.p03b_three_networks import lab
 from deqbook.runtime import generator, normal, signs, sphere
@@ -294,6 +294,19 @@ flow_invariants.breaks(
 )
 
 
+def _by_definition(trial) -> Measurement:
+    """Compare the outputs with 200 steps of z ← σ((γ/√m)Wz + φ), φ = σ(Ux)/√m, and a·z + c·φ."""
+    model, X, _, _ = lab.near_network(trial.seed, 0.9)
+    W, U, a, c = (p.detach() for p in (model.W, model.U, model.a, model.c))
+    root = math.sqrt(len(W))
+    phi = torch.relu(torch.einsum("md,nd->nm", U, X)) / root
+    z = torch.zeros_like(phi)
+    for _ in range(200):
+        z = torch.relu(model.gamma / root * torch.einsum("rs,ns->nr", W, z) + phi)
+    off = relative(lab.outputs(model, X), z @ a + phi @ c)
+    return within("outputs vs the definition of the network", off, TWO_ROUTES)
+
+
 def _flow_decay(trial, *, twins=False, train="WUac"):
     near = lab.near_flow(trial.seed, twins=twins, train=train)
     yield at_most(RATE, _over_rate(near.run, near.scales.lambda0), 1.0)
@@ -307,6 +320,7 @@ def _flow_decay(trial, *, twins=False, train="WUac"):
 def flow_rate(trial):
     near, lone = lab.near_flow(trial.seed), lab.lone_flow(trial.seed, 0.1)
     yield from _asked(near.conditions)
+    yield _by_definition(trial)
     yield from _flow_decay(trial)
     yield from _standing_still(trial)
     # one input and a small read-out: nothing else helps the two blocks that the proof counts
@@ -527,6 +541,8 @@ def _implicit_conclusions(trial, *, twins=False, far=False):
 def implicit_only_rate(trial):
     conditions, model, X, run, frozen = lab.near_implicit(trial.seed, False)
     yield from _asked(conditions)
+    H = empirical_ntk(model, X, tol=1e-13)
+    yield within("H(0) vs autograd", relative(H, jacobian_ntk(model, X, tol=1e-13)), TWO_ROUTES)
     yield from _implicit_conclusions(trial)
     yield from _exponent(run, conditions.rate * float(run.times[-1]))
     yield within(FROZEN, frozen, 1e-3)

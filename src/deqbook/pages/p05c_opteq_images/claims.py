@@ -309,6 +309,7 @@ GUESS = 0.1
 def _rivals(trial, *, trained=True):
     opteq = _run(replace(SMALL, seed=trial.seed))
     yield seen("OptEq: accuracy", opteq.accuracy[-1], "≥", 1.5 * GUESS)
+    yield given("OptEq: right answers ÷ pictures", opteq.accuracy[-1], "≤", 1.0)
     for name, case in FLOWS.items():
         case = case if trained else replace(case, step=0.0, epochs=1)
         run = _run(replace(case, seed=trial.seed))

@@ -36,6 +36,7 @@ from deqbook.dynamics import Trajectory
 from deqbook.kernels import empirical_ntk
 from deqbook.kernels.arccos import kappa0
 from deqbook.kernels.limits import diagonal_gap, diagonal_limit
+from deqbook.linalg import relative
 from deqbook.pages.p03d_real_data.lab import SETS, DescentRun, edge
 from deqbook.pages.p06a_kernel_machine.lab.memory import SAMPLES, free_repeats
 from deqbook.pages.p06b_bound_on_data.lab import known
@@ -487,6 +488,9 @@ def _closed_form(trial, *, dense=False):
     Z = network.states(X)[0]
     solved = model.solve(X, tol=1e-13).z
     yield within("states: closed form against solver", float((Z - solved).abs().max()), 1e-11)
+    guess = network.start(X, 0 * X[:, 0], X[:1], 0 * X[:1, 0]).guess
+    out = model(X, tol=1e-13).detach()
+    yield within("outputs: closed form against solver", relative(guess, out), 1e-10)
     H = empirical_ntk(model, X, tol=1e-13)
     gap = float((network.kernel(X) - H).norm() / H.norm())
     yield within("kernel: closed form against solver, relative", gap, 1e-10)

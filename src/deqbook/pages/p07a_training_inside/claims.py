@@ -24,10 +24,12 @@ from deqbook.claims import (
 from deqbook.landscape import (
     Plane,
     filter_direction,
+    hessian_product,
     loss_surface,
     path_ratio,
     principal_plane,
 )
+from deqbook.linalg import relative
 from deqbook.models import ResidualCell
 from deqbook.pages.p07a_training_inside import lab
 from deqbook.runtime import generator
@@ -179,6 +181,24 @@ def _fit_matters(trial, *, target=lab.TARGET):
     yield seen("rise of repeat-6 at loss 1.8 ÷ rise at the end", early / late, "≤", 0.85)
 
 
+def _instruments(trial):
+    """Try the instruments on Σ sin w, whose Hessian is diagonal."""
+    g = generator(trial.seed + 9)
+    w, scale, u, first, second = (
+        torch.randn(5, generator=g, dtype=torch.float64) for _ in range(5)
+    )
+
+    def loss(weights: dict[str, Tensor]) -> Tensor:
+        return torch.sin(weights["x"]).sum()
+
+    product, _ = hessian_product(loss, {"x": w}, {"x": scale})
+    off = relative(product(u), -(scale**2) * torch.sin(w) * u)
+    yield within("instruments: DHDu vs its formula", off, 1e-9)
+    surface = loss_surface(loss, {"x": w}, ({"x": first}, {"x": second}), [0, 0.3], [0, -0.7])
+    off = abs(float(surface[1, 1] - torch.sin(w + 0.3 * first - 0.7 * second).sum()))
+    yield within("instruments: a point of a surface vs the loss there", off, 1e-9)
+
+
 @claim(
     "nguyen2022.figure4.4",
     "The surface of one network rises with its fit; the picture is blind to scale",
@@ -193,6 +213,7 @@ def flatter(trial):
     yield from _scaled(trial)
     yield from _curvature(trial)
     yield from _fit_matters(trial)
+    yield from _instruments(trial)
 
 
 flatter.breaks("directions without filter normalisation", part=_scaled, normalised=False)
@@ -243,6 +264,7 @@ def filter_scale(trial):
     yield from _scaled(trial)
     yield from _blocks(trial)
     yield from _average(trial)
+    yield from _instruments(trial)
 
 
 filter_scale.breaks(

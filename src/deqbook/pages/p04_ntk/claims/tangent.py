@@ -1029,6 +1029,10 @@ def _ball_pl(trial, *, points=around, twins=False, loss=_square_loss):
 )
 def conditioning_gives_pl(trial):
     yield from _ball_pl(trial)
+    inside = vanilla_ball(trial.seed).network
+    J = inside.jacobian(inside.start)
+    off = relative(inside.kernel(inside.start), J @ J.mT)
+    yield within("ball: H in closed form vs autograd", off, TWO_ROUTES)
     net = monotone_network(trial.seed)
     theta = net.start
     H, J, e = net.kernel(theta), net.jacobian(theta), net.predict(theta) - net.y
