@@ -1043,6 +1043,8 @@ def conditioning_gives_pl(trial):
     yield at_least("points of a descent: min ‖∇𝓛‖² ÷ 2κ𝓛", ratio, 1)
     value = float((J.mT @ e).pow(2).sum()) / float(e @ H @ e)
     yield equal("‖∇𝓛‖² by autograd ÷ eᵀHe", value, 1, TWO_ROUTES)
+    off = relative(net.gradient(theta), J.mT @ e)
+    yield within("∇𝓛 by adjoints vs autograd", off, TWO_ROUTES)
     sharp = Network(net.model, net.X, net.predict(theta) - vectors[:, 0])
     ratio = float(sharp.gradient(theta).pow(2).sum() / (2 * values[0] * sharp.value(theta)))
     yield equal("e along the last eigenvector: ‖∇𝓛‖² ÷ 2λ_min(H)𝓛", ratio, 1, 1e-6)
