@@ -8,7 +8,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -282,8 +282,8 @@ def _one(
         for _, s in drawn
     }
     done = {
-        s.mutant.key: known[claim_id, s.mutant.key, marks[s.mutant.key]]
-        for _, s in drawn
+        s.mutant.key: replace(known[claim_id, s.mutant.key, marks[s.mutant.key]], kind=kind)
+        for kind, s in drawn
         if (claim_id, s.mutant.key, marks[s.mutant.key]) in known
     }
     todo = {s.mutant.key: (kind, s) for kind, s in drawn if s.mutant.key not in done}
