@@ -135,16 +135,19 @@ def test_what_is_imported_is_seen() -> None:
 
 def test_what_package_and_pages_import_is_asked_for() -> None:
     declared = {canonicalize_name(Requirement(d).name) for d in project()["dependencies"]}
-    extra = project()["optional-dependencies"]["course"]
-    course = declared | {canonicalize_name(Requirement(d).name) for d in extra}
-    grading = ROOT / "src" / "deqbook" / "course" / "grading"
+    rooms = {"course/grading": "course", "experiments": "cluster"}  # which extra may serve where
+    asked = {
+        ROOT / "src" / "deqbook" / room: declared
+        | {canonicalize_name(Requirement(d).name) for d in project()["optional-dependencies"][name]}
+        for room, name in rooms.items()
+    }
     providers = packages_distributions()
     sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "chapters").glob("*.md")]
     missing = {
         f"{path.relative_to(ROOT)} imports {module}"
         for path in sources
         for module in imported_by(path)
-        if not (course if path.is_relative_to(grading) else declared)
+        if not next((all_ for room, all_ in asked.items() if path.is_relative_to(room)), declared)
         & {canonicalize_name(d) for d in providers.get(module, [module])}
     }
     assert not missing, "not in [project.dependencies] of pyproject.toml: " + "; ".join(
