@@ -26,10 +26,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help="ids; none: all claims")
     parser.add_argument("--chapter", action="append", help="only this chapter; may be repeated")
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the claims (default 0)")
-    parser.add_argument("--sample", default="0", help="a word that the sample is drawn by")
-    parser.add_argument("--computation", type=int, default=12, metavar="N", help="bugs in code")
-    parser.add_argument("--statement", type=int, default=8, metavar="N", help="errors in bounds")
+    # Left open, they are those of the receipt that the counts are entered into, if there is one.
+    parser.add_argument("--seed", type=int, help="the seed of the claims (default 0)")
+    parser.add_argument("--sample", help="a word that the sample is drawn by (default 0)")
+    parser.add_argument("--computation", type=int, metavar="N", help="bugs in code (default 12)")
+    parser.add_argument("--statement", type=int, metavar="N", help="errors in bounds (default 8)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--log", type=Path, default=LOG, help=f"where to go on (default {LOG})")
     parser.add_argument("--receipt", type=Path, metavar="FILE", help="enter the counts into FILE")
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     except LookupError as error:
         print(f"deqbook teeth: {error}", file=sys.stderr)
         return 2
+    _settle(args)
     ids = [c.id for c in chosen if c.body is not None]
     width = max((len(i) for i in ids), default=0)
     started, kept, failed = time.perf_counter(), {}, 0
@@ -93,6 +95,17 @@ def _counts(row: dict[str, Any]) -> str:
         also = f" (+{equivalent} equivalent)" if equivalent else ""
         parts.append(f"{kind} {caught}/{planted}{also}")
     return ", ".join(parts)
+
+
+def _settle(args: argparse.Namespace) -> None:
+    """Fill in what was left open: as in the receipt, or as usual."""
+    usual: dict[str, Any] = {"seed": 0, "sample": "0", "computation": 12, "statement": 8}
+    if args.receipt is not None and args.receipt.is_file():
+        kept = json.loads(args.receipt.read_text(encoding="utf-8"))
+        usual |= {"seed": kept["seed"], "sample": kept["sample"], **kept["each"]}
+    for name, value in usual.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
 
 
 def _enter(file: Path, kept: dict[str, Any], args: argparse.Namespace) -> None:
