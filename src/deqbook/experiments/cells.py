@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 from deqbook.data.bundled import FOLDER
 from deqbook.experiments.cases.cell import CellPath, CellTraining, follow, train
 from deqbook.experiments.declaration import Experiment, Job, NotRun, Statement
+from deqbook.experiments.drawing import flat, panels
 from deqbook.experiments.receipts import Results
+from deqbook.viz.style import graded
 
 __all__ = ["INITIALISATION", "TRAINING"]
 
@@ -37,34 +39,37 @@ def _of(results: Results, std: float) -> list[dict[str, Any]]:
     return found
 
 
+def _over_seeds(values: list[float], relation: str, bound: float, told: str) -> tuple[bool, str]:
+    """Compare the worst of the seeds with a bound; say what they are."""
+    low, high = min(values), max(values)
+    holds = high <= bound if relation == "≤" else low >= bound
+    seeds = "one seed" if len(values) == 1 else f"to {high:.2g} over {len(values)} seeds"
+    return holds, told.format(f"{low:.2g} ({seeds})")
+
+
 def _residual(std: float, relation: str, bound: float, results: Results) -> tuple[bool, str]:
     ends = [r["median"][-1] for r in _of(results, std)]
-    holds = max(ends) <= bound if relation == "≤" else min(ends) >= bound
-    return holds, f"median residual {min(ends):.2g} to {max(ends):.2g} over the seeds"
+    return _over_seeds(ends, relation, bound, "median residual {}")
 
 
 def _ratio(std: float, relation: str, bound: float, results: Results) -> tuple[bool, str]:
     ratios = [r["ratio"] for r in _of(results, std)]
-    holds = max(ratios) <= bound if relation == "≤" else min(ratios) >= bound
-    return holds, f"{min(ratios):.2g} to {max(ratios):.2g} times the first step over the seeds"
+    return _over_seeds(ratios, relation, bound, "times the first step: {}")
 
 
 def _draw_paths(results: Results) -> Figure:
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
-    axes = figure.subplots(2, 3)
-    titles = ("N(0, 1)", "variance 0.01", "standard deviation 0.01")
-    for column, ((std, _), title) in enumerate(zip(STDS, titles)):
-        upper, lower = axes[0, column], axes[1, column]
+    figure, rows = panels(len(STDS), 2, 1.9)
+    titles = ("$N(0,1)$", "variance 0.01", "st. dev. 0.01")
+    for (left, right), (std, _), title in zip(rows, STDS, titles):
         for run in _of(results, std):
             steps = np.arange(len(run["median"]))
-            (curve,) = upper.semilogy(steps, run["median"], color="0.2", lw=1.2)
-            upper.fill_between(steps, run["low"], run["high"], color=curve.get_color(), alpha=0.15)
-        upper.set(title=title, xlabel="step of the solver", ylim=(1e-13, 5))
-        draw_plane(lower, _of(results, std)[0]["paths"])
-    axes[0, 0].set_ylabel("relative residual")
-    axes[1, 0].set_ylabel("second component")
-    for ax in axes[1]:
-        ax.set_xlabel("first component")
+            (curve,) = left.semilogy(steps, run["median"], **graded(1)[0])
+            left.fill_between(steps, run["low"], run["high"], color=curve.get_color(), alpha=0.15)
+        left.set(ylabel=title, ylim=(1e-13, 5))
+        draw_plane(right, _of(results, std)[0]["paths"])
+    rows[0][0].set_title("relative residual")
+    rows[0][1].set_title("paths, two components")
+    rows[-1][0].set_xlabel("step of the solver")
     return figure
 
 
@@ -75,7 +80,6 @@ def draw_plane(ax: Axes, paths: list[list[list[float]]], classes: list[int] | No
         shade = f"C{classes[k] % 10}" if classes is not None else "0.5"
         ax.plot(x, y, color=shade, lw=0.7)
         ax.plot(x[-1], y[-1], "o", color=shade, ms=3)
-    ax.tick_params(labelsize=8)
 
 
 INITIALISATION = Experiment(
@@ -207,22 +211,19 @@ def _learns(results: Results) -> tuple[bool, str]:
 
 
 def _draw_training(results: Results) -> Figure:
-    figure = Figure(figsize=(7.5, 4.4), layout="constrained")
-    axes = figure.subplots(2, 3)
+    figure, rows = panels(3, 2, 1.9)
     end = _end(results)
-    for ax, epoch in zip((*axes[0], axes[1, 0]), (0, 1, 10, end)):
+    for ax, epoch in zip(flat(rows), (0, 1, 10, end)):
         one = _looks(results, epoch)[0]
         draw_plane(ax, one["paths"], one["classes"])
-        ax.set_title("before training" if epoch == 0 else f"after epoch {epoch}", fontsize=9)
-    for run in results.select(MNIST):
-        looks = run["result"]["looks"]
-        at = [one["epoch"] for one in looks]
-        axes[1, 1].plot(at, [one["ratio"] for one in looks], "o-", color="0.2", ms=3)
-        axes[1, 2].plot(at, [one["separation"] for one in looks], "o-", color="0.2", ms=3)
-    axes[1, 1].set_title("path after the first step ÷ it", fontsize=9)
-    axes[1, 2].set_title("variance between ÷ in classes", fontsize=9)
-    for ax in axes[1, 1:]:
-        ax.set_xlabel("epoch")
+        ax.set_title("before training" if epoch == 0 else f"after epoch {epoch}")
+    for ax, key, title in zip(
+        rows[2], ("ratio", "separation"), ("path ÷ first step", "separation")
+    ):
+        for run in results.select(MNIST):
+            looks = run["result"]["looks"]
+            ax.plot([one["epoch"] for one in looks], [one[key] for one in looks], **graded(1)[0])
+        ax.set(title=title, xlabel="epoch")
         ax.set_ylim(bottom=0)
     return figure
 

@@ -8,29 +8,30 @@ from html import escape
 
 from deqbook.experiments.catalogue import EXPERIMENTS
 from deqbook.experiments.declaration import Experiment, Verdict
+from deqbook.experiments.engine import span
 from deqbook.experiments.receipts import Results, read
 
-__all__ = ["Shown", "Table", "overview", "rules", "shown"]
+__all__ = ["Shown", "Table", "facts", "overview", "rules", "shown"]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table for a page: HTML there, plain text elsewhere."""
+    """A table for a page, HTML there and plain text elsewhere; it may have no head."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def _repr_html_(self) -> str:
         top = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
+        head = f"<thead><tr>{top}</tr></thead>" if top else ""
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
         return (
             '<div class="table-wrapper" role="region" tabindex="0" aria-label="table">'
-            f'<table class="docutils"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
-            "</div>"
+            f'<table class="docutils">{head}<tbody>{body}</tbody></table></div>'
         )
 
     def __repr__(self) -> str:
-        return "\n".join(" · ".join(row) for row in (self.head, *self.rows))
+        return "\n".join(" · ".join(row) for row in (self.head, *self.rows) if row)
 
 
 def _cell(text: str) -> str:
@@ -59,10 +60,10 @@ class Shown:
         return self.verdict.word + (", in miniature" if small else "")
 
     @property
-    def hours(self) -> str:
-        """What the results took, in hours of one core, where it was noted."""
+    def time(self) -> str:
+        """How long the results took on one core, where it was noted."""
         cost = self.results.cost
-        return "not noted" if cost is None else f"{cost.hours:.2g}"
+        return "not noted" if cost is None else span(3600 * cost.hours)
 
     @property
     def cases(self) -> str:
@@ -81,17 +82,27 @@ def shown(name: str) -> Shown:
 
 def overview() -> Table:
     """Return a row for each experiment."""
-    head = ("experiment", "size run", "published size", "cases", "hours", "verdict", "command")
     rows = []
     for name, one in EXPERIMENTS.items():
-        if not one.shipped:
-            size, command = one.sizes["paper"], one.command("paper")
-            rows.append((one.title, size, one.published, "0", "0", "not run", command))
-            continue
-        s = shown(name)
-        size, command = one.sizes[s.profile], one.command(s.profile)
-        rows.append((one.title, size, one.published, s.cases, s.hours, s.word, command))
-    return Table(head, rows)
+        figure, _, what = one.title.partition(": ")
+        if one.shipped:
+            s = shown(name)
+            rows.append((figure, what, s.word, s.time))
+        else:
+            rows.append((figure, what, "not run", "–"))
+    return Table(("figure", "what it shows", "verdict", "time"), rows)
+
+
+def facts(name: str) -> Table:
+    """Return what was run and what is published, and the command, one below the other."""
+    one = EXPERIMENTS[name]
+    if not one.shipped:
+        rows = [("published", one.published), ("would run", one.sizes["paper"])]
+        return Table((), [*rows, ("command", one.command("paper"))])
+    s = shown(name)
+    rows = [("verdict", s.word), ("run", one.sizes[s.profile]), ("published", one.published)]
+    cost = f"{s.cases}, {s.time} on one core" if s.results.cost else s.cases
+    return Table((), [*rows, ("cases", cost), ("command", one.command(s.profile))])
 
 
 def rules(name: str) -> Table:

@@ -19,10 +19,12 @@ from matplotlib.figure import Figure
 
 from deqbook.data.bundled import FOLDER
 from deqbook.experiments.declaration import Experiment, Job, NotRun, Statement
+from deqbook.experiments.drawing import legend_below, panels
 from deqbook.experiments.engine import execute
 from deqbook.experiments.receipts import Results
 from deqbook.experiments.worker import Checkpoint
 from deqbook.pages.p07a_training_inside import lab
+from deqbook.viz.style import graded
 
 __all__ = ["COMMAND", "SEEDS", "SURFACES", "SurfaceRun", "cases", "make", "run", "shipped"]
 
@@ -103,16 +105,17 @@ def _expands_at_loss(results: Results) -> tuple[bool, str]:
 
 
 def _draw(results: Results) -> Figure:
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    ax = figure.subplots()
+    figure, rows = panels(1, 1, 3.0)
+    ax = rows[0][0]
     titles = {"epochs": "after 24 epochs", "loss": f"at training loss {lab.TARGET}"}
     for k, (protocol, title) in enumerate(titles.items()):
         found = areas(results, protocol)
         places = np.arange(len(found)) + 0.36 * k - 0.18
-        ax.bar(places, list(found.values()), 0.34, color=("0.35", "0.75")[k], label=title)
+        look = {"color": graded(2)[k]["color"], "hatch": ("", "//")[k], "edgecolor": "white"}
+        ax.bar(places, list(found.values()), 0.34, label=title, **look)
     ax.set_xticks(range(len(found)), list(found))
-    ax.set_ylabel("share below centre + 1")
-    ax.legend(fontsize=9)
+    ax.set_ylabel("share of the plane")
+    legend_below(figure, rows, 2)
     return figure
 
 

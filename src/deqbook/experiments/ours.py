@@ -9,10 +9,12 @@ from statistics import fmean
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from deqbook.data.bundled import FOLDER
 from deqbook.experiments.cases.kernels import BoundRun, KernelRun, bound, distance
 from deqbook.experiments.declaration import Experiment, Job, NotRun, Statement
+from deqbook.experiments.drawing import flat, legend_below, panels, plain_log
 from deqbook.experiments.receipts import Results
 from deqbook.pages.p03d_real_data.lab import SETS
 from deqbook.pages.p04_ntk.lab.wide import PAIRS
@@ -59,18 +61,18 @@ def _square_root(network: str, results: Results) -> tuple[bool, str]:
 
 
 def _draw_kernel(results: Results) -> Figure:
-    figure = Figure(figsize=(7.5, 2.9), layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
-    for ax, network in zip(axes, PAIRS):
+    figure, rows = panels(len(PAIRS), 1, 2.2)
+    for ax, network in zip(flat(rows), PAIRS):
         for marker, (block, values) in zip("osD^", distances(results, network).items()):
-            ax.loglog(list(values), list(values.values()), f"{marker}-", ms=3, label=block)
-        first = min(values)
-        reference_slope(
-            ax, through=(first, 0.15), until=max(values), exponent=-0.5, text="$m^{-1/2}$"
-        )
-        ax.set(title=network, xlabel="width m")
-        ax.legend(fontsize=8, title="block", title_fontsize=8)
-    axes[0].set_ylabel("relative distance from the limit")
+            ax.loglog(list(values), list(values.values()), f"{marker}-", label=f"${block}$")
+        first, last = min(values), max(values)
+        reference_slope(ax, through=(first, 0.15), until=last, exponent=-0.5, text="$m^{-1/2}$")
+        ax.set(title=f"{network}: distance from the limit", xlim=(0.9 * first, 1.5 * last))
+        ax.set_xticks(list(values), [str(m) for m in values])
+        ax.xaxis.set_minor_locator(NullLocator())
+        plain_log(ax.yaxis)
+        ax.legend(title="block", loc="right")
+    rows[-1][0].set_xlabel("width $m$")
     return figure
 
 
@@ -150,17 +152,20 @@ def _says_something(data: str, results: Results) -> tuple[bool, str]:
 
 
 def _draw_bound(results: Results) -> Figure:
-    figure = Figure(figsize=(7.5, 2.7), layout="constrained")
     shown = [d for d in SETS if any(r["group"] == d for r in results.runs)]
-    axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for ax, data in zip(axes, shown):
+    figure, rows = panels(-(-len(shown) // 2), 2, 2.2)
+    for ax, data in zip(flat(rows), shown):
         for key, style in (("bound", "s--"), ("loss", "o-"), ("error", "^-")):
             values = _means(results, data, key)
-            ax.loglog(list(values), list(values.values()), style, ms=3, label=_NAMES[key])
+            ax.loglog(list(values), list(values.values()), style, label=_NAMES[key])
         ax.axhline(1, color="0.6", lw=0.8, ls=":")
-        ax.set(title=SETS[data], xlabel="n")
-    axes[0].set_ylabel("mean over seeds")
-    axes[0].legend(fontsize=8)
+        ax.set(title=SETS[data], ylim=(3e-3, 30))
+        ax.set_xticks(list(values), [str(n) for n in values])
+        ax.xaxis.set_minor_locator(NullLocator())
+        plain_log(ax.yaxis)
+    for ax in rows[-1]:
+        ax.set_xlabel("sample size $n$")
+    legend_below(figure, rows, 3)
     return figure
 
 

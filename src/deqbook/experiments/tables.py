@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from deqbook.experiments import opteq_tables
 from deqbook.experiments.declaration import Experiment, Job, NotRun, Statement
+from deqbook.experiments.drawing import legend_below, panels
 from deqbook.experiments.opteq_tables import ALPHAS, ROUTES
 from deqbook.experiments.receipts import Entry, Results
 from deqbook.experiments.worker import Checkpoint
@@ -110,17 +111,18 @@ def _segments_better(results: Results) -> tuple[bool, str]:
 
 
 def _draw(results: Results) -> Figure:
-    figure = Figure(figsize=(7.5, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, rows = panels(2, 1, 2.6)
+    (above,), (below,) = rows
     for marker, route in zip("osD^v*", ROUTES):
-        left.plot(range(5), PRINTED[route], f"{marker}-", ms=4, lw=1, label=route)
-        right.plot(range(5), [_cell(results, route, a) for a in ALPHAS], f"{marker}-", ms=4, lw=1)
-    left.set(title="printed: Table 3", ylabel="test accuracy, per cent")
-    right.set(title="ours: 2000 images of 8 × 8, dense")
-    for ax in (left, right):
+        name = route.replace("F_D", "$F_D$")
+        above.plot(range(5), PRINTED[route], f"{marker}-", label=name)
+        below.plot(range(5), [_cell(results, route, a) for a in ALPHAS], f"{marker}-")
+    above.set_title("printed: Table 3, accuracy in per cent")
+    below.set_title("ours: 2000 images of 8 × 8, dense")
+    for ax in (above, below):
         ax.set_xticks(range(5), [f"{a:g}" for a in ALPHAS])
-        ax.set_xlabel("α")
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    below.set_xlabel("$\\alpha$")
+    legend_below(figure, rows, 2)
     return figure
 
 

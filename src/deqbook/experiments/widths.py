@@ -21,14 +21,14 @@ from matplotlib.figure import Figure
 from deqbook.data.bundled import FOLDER
 from deqbook.experiments.cases import descent
 from deqbook.experiments.declaration import Experiment, Job, NotRun, Statement
+from deqbook.experiments.drawing import flat, legend_below, panels, plain_log
 from deqbook.experiments.receipts import Results
 from deqbook.pages.p03d_real_data.lab import SETS, DescentRun
-from deqbook.viz.style import band
+from deqbook.viz.style import band, graded
 
 __all__ = ["GAO2022", "GAO2023", "LING2023"]
 
 CODE = ("deqbook.experiments.cases.descent", "deqbook.pages.p03d_real_data.lab")
-SHADES = ("0.75", "0.55", "0.35", "0.0")
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -112,43 +112,38 @@ def _cost(case: DescentRun) -> float:
 def draw_panels(
     results: Results, columns: Sequence[tuple[str, str, bool]], groups: Sequence[str]
 ) -> Figure:
-    """Draw a row for each group and a column for each quantity, one curve per width."""
+    """Draw one panel for each group and quantity, one curve per width; sets stand in rows."""
     shown = [g for g in groups if any(r["group"] == g for r in results.runs)]
-    size = (2.5 * len(columns), 0.5 + 1.7 * len(shown))
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(shown), len(columns), squeeze=False)
-    for place, (row, group) in enumerate(zip(axes, shown)):
-        for ax, (key, title, logarithmic) in zip(row, columns):
-            _panel(ax, results, group, key)
-            ax.set_yscale("log" if logarithmic else "linear")
-            ax.minorticks_off()  # twelve panels of them would be a third of the file
-            ax.locator_params(axis="x", nbins=3)
-            if place == 0:
-                ax.set_title(title, fontsize=9)
-            if place == len(shown) - 1:
-                ax.set_xlabel("epoch")
-        row[0].set_ylabel(_short_name(group), fontsize=9)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
+    cells = [(group, column) for group in shown for column in columns]
+    across = len(columns) if len(shown) > 1 else 2
+    figure, rows = panels(-(-len(cells) // across), across, 1.75)
+    for k, (ax, (group, (key, title, logarithmic))) in enumerate(zip(flat(rows), cells)):
+        _panel(ax, results, group, key, logarithmic=logarithmic)
+        if len(shown) == 1 or k < across:
+            ax.set_title(title)
+        if k % across == 0:
+            ax.set_ylabel(SETS.get(group, group))
+        if k >= len(cells) - across:
+            ax.set_xlabel("epoch")
+    legend_below(figure, rows, 4)
     return figure
 
 
-def _short_name(group: str) -> str:
-    return SETS.get(group, group)
-
-
-def _panel(ax: Axes, results: Results, group: str, key: str) -> None:
+def _panel(ax: Axes, results: Results, group: str, key: str, *, logarithmic: bool = True) -> None:
     ms = sorted({r["case"]["m"] for r in results.select(group)})
-    for m, shade in zip(ms, SHADES[-len(ms) :]):
+    for m, look in zip(ms, graded(len(ms))):
         epochs = max((r["result"]["epochs"] for r in results.select(group, m=m)), key=len)
-        band(ax, epochs, curves(results, group, m, key), color=shade, label=f"m = {m}")
-    ax.tick_params(labelsize=8)
+        band(ax, epochs, curves(results, group, m, key), label=f"$m={m}$", **look)
+    if logarithmic:
+        ax.set_yscale("log")
+        plain_log(ax.yaxis)
+    ax.locator_params(axis="x", nbins=3)
 
 
 THREE_COLUMNS = (
     ("loss", "training loss", True),
     ("test_loss", "test loss", True),
-    ("norm", "norm of the scaled matrix", False),
+    ("norm", r"$\tilde\gamma\|W\|$", False),
 )
 FOUR_COLUMNS = (*THREE_COLUMNS[:2], ("error", "training error", False), THREE_COLUMNS[2])
 
@@ -374,19 +369,17 @@ def _ling_statements() -> tuple[Statement, ...]:
 
 
 def _draw_ling(results: Results) -> Figure:
-    figure = Figure(figsize=(7.5, 4.4), layout="constrained")
-    axes = figure.subplots(2, 3)
-    for row, rule in zip(axes, ("fixed", "1/m")):
-        for ax, (data, title) in zip(row, PANELS.items()):
+    figure, rows = panels(len(PANELS), 2, 1.75)
+    for row, (data, title) in zip(rows, PANELS.items()):
+        for ax, rule in zip(row, ("fixed", "1/m")):
             if any(r["group"] == f"{data}, step {rule}" for r in results.runs):
                 _panel(ax, results, f"{data}, step {rule}", "loss")
-            ax.set_yscale("log")
-            ax.set_title(f"{title}, step {'fixed' if rule == 'fixed' else '∝ 1/m'}", fontsize=9)
-        row[0].set_ylabel("training loss")
-    for ax in axes[1]:
+        row[0].set_ylabel(title)
+    for ax, title in zip(rows[0], ("loss, fixed step", r"loss, step $\propto1/m$")):
+        ax.set_title(title)
+    for ax in rows[-1]:
         ax.set_xlabel("epoch")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
+    legend_below(figure, rows, 4)
     return figure
 
 
@@ -416,11 +409,11 @@ LING2023 = Experiment(
     reason=(
         "The source orders its curves by width and names no size of the effect. The kernel of this "
         "network grows like m, so a fixed step favours wide ones whatever else they do; the second "
-        "row takes that advantage away and is not counted, since the source does not show it."
+        "column takes that advantage away and is not counted, since the source does not show it."
     ),
     draw=_draw_ling,
     code=CODE,
-    differs="Step, epochs and widths are ours. The source shows the upper row only.",
+    differs="Step, epochs and widths are ours. The source shows the fixed step only.",
     data=("mnist01", "cifar01"),
     shipped={"paper": FOLDER / "results" / "ling2023_fig1.json"},
     checkpoints=True,
