@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 skip_without_browser()
 
-CHAPTERS = [page for page in toc_pages() if page.startswith("chapters/")]
+CHAPTERS = [p for p in toc_pages() if p.startswith("chapters/") or p == "book/gallery"]
 #: CSS pixels on a phone of 390.
 SMALLEST = 11.0
 

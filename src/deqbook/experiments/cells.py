@@ -63,12 +63,12 @@ def _draw_paths(results: Results) -> Figure:
     for (left, right), (std, _), title in zip(rows, STDS, titles):
         for run in _of(results, std):
             steps = np.arange(len(run["median"]))
-            (curve,) = left.semilogy(steps, run["median"], **graded(1)[0])
+            (curve,) = left.semilogy(steps, run["median"], ms=4, **graded(1)[0])
             left.fill_between(steps, run["low"], run["high"], color=curve.get_color(), alpha=0.15)
         left.set(ylabel=title, ylim=(1e-13, 5))
         draw_plane(right, _of(results, std)[0]["paths"])
     rows[0][0].set_title("relative residual")
-    rows[0][1].set_title("paths, two components")
+    rows[0][1].set_title("paths in a plane")
     rows[-1][0].set_xlabel("step of the solver")
     return figure
 

@@ -25,8 +25,13 @@ def panels(down: int, across: int, height: float) -> tuple[Figure, list[list[Axe
 
 
 def plain_log(axis: Axis) -> None:
-    """Label a logarithmic axis at 1, 2, 5, 10, … in plain numbers, with no ticks between."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
+    """Label a logarithmic axis in plain numbers, few enough to be read; call it when all is drawn.
+
+    Powers of ten where there are two of them, and 1, 2, 5 between them otherwise.
+    """
+    low, high = sorted(axis.get_view_interval())
+    subs = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 

@@ -123,9 +123,10 @@ def draw_panels(
             ax.set_title(title)
         if k % across == 0:
             ax.set_ylabel(SETS.get(group, group))
-        if k >= len(cells) - across:
-            ax.set_xlabel("epoch")
-    legend_below(figure, rows, 4)
+        last = k >= len(cells) - across
+        ax.set_xlabel("epoch" if last else "")
+        ax.tick_params(labelbottom=last)
+    legend_below(figure, rows, 3)
     return figure
 
 
@@ -133,7 +134,7 @@ def _panel(ax: Axes, results: Results, group: str, key: str, *, logarithmic: boo
     ms = sorted({r["case"]["m"] for r in results.select(group)})
     for m, look in zip(ms, graded(len(ms))):
         epochs = max((r["result"]["epochs"] for r in results.select(group, m=m)), key=len)
-        band(ax, epochs, curves(results, group, m, key), label=f"$m={m}$", **look)
+        band(ax, epochs, curves(results, group, m, key), label=f"$m={m}$", ms=4, **look)
     if logarithmic:
         ax.set_yscale("log")
         plain_log(ax.yaxis)
@@ -379,7 +380,7 @@ def _draw_ling(results: Results) -> Figure:
         ax.set_title(title)
     for ax in rows[-1]:
         ax.set_xlabel("epoch")
-    legend_below(figure, rows, 4)
+    legend_below(figure, rows, 2)
     return figure
 
 
