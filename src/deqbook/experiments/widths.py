@@ -134,7 +134,9 @@ def _panel(ax: Axes, results: Results, group: str, key: str, *, logarithmic: boo
     ms = sorted({r["case"]["m"] for r in results.select(group)})
     for m, look in zip(ms, graded(len(ms))):
         epochs = max((r["result"]["epochs"] for r in results.select(group, m=m)), key=len)
-        band(ax, epochs, curves(results, group, m, key), label=f"$m={m}$", ms=4, **look)
+        drawn = curves(results, group, m, key)
+        line = band(ax, epochs, drawn, label=f"$m={m}$", ms=4, **look)
+        line.set_markevery(0.25)  # panels are small
     if logarithmic:
         ax.set_yscale("log")
         plain_log(ax.yaxis)
