@@ -129,8 +129,8 @@ def test_the_beginning_of_a_training_run_comes_out_again(
     assert other["loss"] != pytest.approx(entry["result"]["loss"][:2], rel=1e-3)
 
 
-def test_a_path_comes_out_again(tmp_path: Path) -> None:
-    ((_, profile),) = [s for s in SHIPPED if s[0] == "nguyen2022-fig4.1-2"]
+@pytest.mark.parametrize("profile", [s[1] for s in SHIPPED if s[0] == "nguyen2022-fig4.1-2"])
+def test_a_path_comes_out_again(profile: str, tmp_path: Path) -> None:
     _, results = results_of("nguyen2022-fig4.1-2", profile)
     # Where the cell is chaotic, rounding decides; and twelve images make the plane.
     entry = drawn(results, lambda r: r["case"]["std2"] == 0.01)
