@@ -55,6 +55,21 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
 
 
+def test_a_property_says_what_it_is_not_its_type() -> None:
+    """Napoleon takes what stands before a colon in a property's first line for a type."""
+    told = []
+    for path in library_files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            names = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            words = re.sub(r":\w+:`[^`]*`|`+[^`]*`+", "", first)
+            if names & {"property", "cached_property"} and ":" in words:
+                told.append(f"{dotted(path)}.{node.name}: {first}")
+    assert not told, told
+
+
 ROOMS = [dotted(path) for path in library_files() if path.name == "__init__.py"]
 MODULES = [dotted(path) for path in library_files() if path.name != "__init__.py"]
 NAMES = [(module, name) for module in MODULES for name in importlib.import_module(module).__all__]

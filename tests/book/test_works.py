@@ -50,6 +50,27 @@ def test_the_five_sources_come_first_and_every_label_has_its_year(site: Path) ->
     assert all(re.search(r", \d{4}[a-h]?$", label) for label in [*sources, *others])
 
 
+#: A thesis that is not on the net, proceedings of 1987, and an article of 1955 in Russian.
+WITHOUT_ADDRESS = {"Nguyen, 2022", "Almeida, 1987", "Krasnosel'skii, 1955"}
+
+
+def test_every_reference_leads_somewhere(site: Path) -> None:
+    entries = parsed(site, "book/references").select("div.citation")
+    links = {
+        " ".join(one.select_one(".label").get_text().strip("[] \n").split()): [  # type: ignore[union-attr]
+            a["href"] for a in one.select("a.reference.external")
+        ]
+        for one in entries
+    }
+    assert {label for label, found in links.items() if not found} == WITHOUT_ADDRESS
+    assert all(str(a).startswith("https://") for found in links.values() for a in found)
+
+
+def test_a_year_is_told_once(site: Path) -> None:
+    for one in parsed(site, "book/references").select("div.citation p"):
+        assert not re.search(r"\b((?:19|20)\d\d), \1\.", one.get_text()), one.get_text()
+
+
 def test_what_the_text_cites_is_a_label_of_the_list(site: Path) -> None:
     labels = {
         " ".join(one.get_text().strip("[] \n").split())

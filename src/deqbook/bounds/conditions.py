@@ -37,7 +37,7 @@ class Condition:
 
     @property
     def ratio(self) -> float:
-        """How many times more is needed than there is: at most 1 when the condition holds."""
+        """How many times more is needed than there is; at most 1 when the condition holds."""
         if self.holds and self.need <= 0:
             return 0.0
         if not (self.need > 0 and self.have > 0):  # nothing to divide by, or a NaN

@@ -92,7 +92,7 @@ class Scales:
 
     @property
     def smoothness(self) -> float:
-        r"""Bound :math:`\lambda_{\max}(H)\le(20\omega^2+52)n`: the squares of the gradients."""
+        r"""Bound :math:`\lambda_{\max}(H)\le(20\omega^2+52)n`, all gradients squared."""
         return sum(beta**2 for beta in self.gradients.values())
 
     @property

@@ -58,7 +58,7 @@ class Scales:
 
     @property
     def implicit(self) -> float:
-        r"""Return :math:`C=c_w^2+c_u^2`: what the inner weights contribute."""
+        r"""Return :math:`C=c_w^2+c_u^2`, what the inner weights contribute."""
         return self.gradients["W"] ** 2 + self.gradients["U"] ** 2
 
     @property
@@ -68,7 +68,7 @@ class Scales:
 
     @property
     def step(self) -> float:
-        r"""Return the step (10): :math:`\min\{2/\lambda_Z,\ 2C/(T^2\|X\|_F^2)\}`."""
+        r"""Return the step (10), :math:`\min\{2/\lambda_Z,\ 2C/(T^2\|X\|_F^2)\}`."""
         if not math.isfinite(self.total) or self.lambda0 <= 0:
             return 0.0
         return min(2 / self.lambda0, 2 * self.implicit / (self.total * self.x) ** 2)

@@ -95,7 +95,7 @@ class Measurement:
 
     @property
     def slack(self) -> float:
-        """How much room is left: above 1 it holds, below 1 it does not."""
+        """How much room is left; above 1 it holds, below 1 it does not."""
         if self.relation == "=":
             gap, room = abs(self.value - self.bound), self.tol
         elif self.relation == "≤":
@@ -493,7 +493,7 @@ class Evidence:
 
     @property
     def headlines(self) -> tuple[Measurement, ...]:
-        """What the statement is about: what is marked, else the theorem's bounds, else all."""
+        """What the statement is about; what is marked, else the theorem's bounds, else all."""
         marked = tuple(m for m in self.measurements if m.headline)
         return marked or tuple(m for m in self.measurements if m.theorem) or self.measurements
 

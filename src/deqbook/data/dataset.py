@@ -72,7 +72,7 @@ class Dataset:
 
     @property
     def d(self) -> int:
-        """Input size: entries of one sample, flattened or not."""
+        """Input size, the entries of one sample, flattened or not."""
         return math.prod(self.x_train.shape[1:])
 
     def to(self, device: torch.device) -> Dataset:

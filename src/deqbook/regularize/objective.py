@@ -219,7 +219,7 @@ class HiddenObjective:
 
     @cached_property
     def excess(self) -> float:
-        r"""Return :math:`L_\sigma\|W\|^2/\tau`: at most 1 for a proximal map."""
+        r"""Return :math:`L_\sigma\|W\|^2/\tau`, at most 1 for a proximal map."""
         return self.sigma.lipschitz * operator_norm(self.W) ** 2 / self.tau
 
     @property
