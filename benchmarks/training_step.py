@@ -20,6 +20,13 @@ Nobody is believed: after the race the gradients are compared with the closed fo
 a few steps, and the best of them counts: among a million units there is now and then one so close
 to its kink that single precision puts it on the other side, and then everybody is off.
 
+By **mini-batches** of 128 with Adam the race begins with the first step, when nobody has a past.
+Everyone starts from the feedback that each sample had at its last visit, an epoch ago. It is
+handed to the peers off the clock; WarmStart and the closed form look it up on the clock. Times are
+those of all steps together. Gradients are compared at every step. There, too, a unit close to its
+kink may be on the other side, which costs everyone some steps; whoever is off by more than 1e-4 at
+more steps than the closed form, by a tenth of all, does not count.
+
 The **floor** is the time of the matrix products that plain iteration cannot avoid: X Uᵀ once, one
 product for every evaluation of the cell and of the adjoint map (each from its warm start; finished
 samples do not count), and one for each of the gradients of W and U. Everybody has the same number
@@ -73,7 +80,7 @@ WARM_UP = 2  # steps in which code is loaded and compiled and a past to go by is
 CHECKS = 3  # steps at which the gradients are compared with the truth
 COMMAND = "python benchmarks/training_step.py --json FILE"
 BATCH, MANY, EPOCHS, ADAM = 128, 1024, 3, 1e-3  # mini-batches: sizes, epochs, Adam's step
-WITHIN = 0.9  # of the steps by mini-batches at which a gradient has to be right
+FEWER = 0.1  # of the steps by mini-batches at which a row may be off where the reference is not
 BLIND = 1  # forward steps for the solver of torchdeq that has no stopping rule: as many as needed
 
 
@@ -503,9 +510,9 @@ def mini_contestants(problem: MiniBatches, jax_too: bool) -> dict[str, Step]:
 
 
 def training(
-    problem: MiniBatches, rows: dict[str, Step], clock: Clock, seed: int, check: bool
+    problem: MiniBatches, rows: dict[str, Step], clock: Clock, seed: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Train for some epochs; return the seconds of every step, and the errors if asked for."""
+    """Train for some epochs; return the seconds of every step, and the errors."""
     adam = torch.optim.Adam(problem.model.parameters(), lr=ADAM)
     times: dict[str, list[float]] = {name: [] for name in rows}
     errors: dict[str, list[float]] = {name: [] for name in rows}
@@ -516,15 +523,14 @@ def training(
         for batch in torch.randperm(problem.n, generator=g).split(BATCH):
             problem.turn_to(batch)
             z0 = problem.guess()
-            truth = problem.truth()[1] if check else None
+            truth = problem.truth()[1]
             names = [*names[1:], names[0]]  # nobody always follows on the same
             for name in [*names, REFERENCE]:
                 wake()
                 start = clock()
                 _, grads = rows[name](z0)
                 times[name].append(clock() - start)
-                if truth is not None:
-                    errors[name].append(disagreement(grads, truth))
+                errors[name].append(disagreement(grads, truth))
             for name, grad in grads.items():
                 getattr(problem.model, name).grad = grad
             adam.step()
@@ -532,7 +538,7 @@ def training(
 
 
 def mini_race(seeds: range, jax_too: bool, clock: Clock) -> dict[str, Any]:
-    """Let everyone take every step of several trainings; compare gradients in the first one."""
+    """Let everyone take every step of several trainings; compare all gradients with the truth."""
     totals: dict[str, list[float]] = {}
     ratios: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
@@ -544,9 +550,9 @@ def mini_race(seeds: range, jax_too: bool, clock: Clock) -> dict[str, Any]:
         for name, step in rows.items():
             if "optimistix" in name:  # compiles; there is nothing that it could remember
                 step(problem.guess())
-        times, found = training(problem, rows, clock, seed, check=seed == seeds[0])
-        errors = errors or found
+        times, found = training(problem, rows, clock, seed)
         for name, steps in times.items():
+            errors.setdefault(name, []).extend(found[name])
             totals.setdefault(name, []).append(1e3 * statistics.fmean(steps))
             ratios.setdefault(name, []).append(sum(steps) / sum(times[REFERENCE]))
     return {
@@ -559,10 +565,11 @@ def mini_race(seeds: range, jax_too: bool, clock: Clock) -> dict[str, Any]:
 
 def mini_lines(result: dict[str, Any]) -> list[str]:
     lines = [f"  {'':36}{'ms a step':>10}{'÷ ref (quartiles)':>20}{'error':>8}{'within':>8}"]
+    right = result["within"][REFERENCE] - FEWER
     for name, ms in sorted(result["milliseconds"].items(), key=lambda item: item[1]):
         low, middle, high = result["ratio"][name]
         error, within = result["error"][name], result["within"][name]
-        wrong = "" if within >= WITHIN else "  not exact, does not count"
+        wrong = "" if within >= right else "  not exact, does not count"
         ratios = f"{middle:>8.2f} ({low:.2f}-{high:.2f})"
         lines.append(f"  {name:36}{ms:>10.1f}{ratios}{error:>8.0e}{within:>8.0%}{wrong}")
     return lines

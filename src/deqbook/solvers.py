@@ -224,8 +224,8 @@ class Picard(Iteration):
 class _AndersonMemory(NamedTuple):
     z: Tensor  # (n, D) previous iterate
     g: Tensor  # (n, D) previous residual
-    dg: Tensor  # (n, k, D) residual differences
-    de: Tensor  # (n, k, D) differences of z + βg
+    dg: Tensor  # (n, room, D) residual differences
+    de: Tensor  # (n, room, D) differences of z + βg
     gram: Tensor  # (n, k, k) inner products of dg
     used: Tensor  # (n, k) which slots of the window count
     best: Tensor  # (n,) smallest residual since the window was last emptied
@@ -268,14 +268,14 @@ class Anderson(Iteration):
             raise ValueError(f"memory must be at least 1, got {self.memory}.")
 
     def start(self, z: Tensor) -> _AndersonMemory:
-        """Return an empty window; its pages cost nothing until a slot is used."""
+        """Return a window without a slot."""
         n, size = z.shape
         k = min(self.memory, size)
         return _AndersonMemory(
             z,
             torch.zeros_like(z),
-            z.new_empty(n, k, size),
-            z.new_empty(n, k, size),
+            z.new_empty(n, 0, size),
+            z.new_empty(n, 0, size),
             z.new_zeros(n, k, k),
             torch.zeros(n, k, dtype=torch.bool, device=z.device),
             z.new_full((n,), math.inf),
@@ -291,9 +291,10 @@ class Anderson(Iteration):
         worse = size > self.patience * memory.best
         best = torch.where(worse, size, torch.minimum(size, memory.best))
         step = z + self.damping * g
-        k = min(age, dg.shape[1])  # slots filled so far; the others are never read
+        k = min(age, used.shape[1])  # slots filled so far; the others are never read
         if k:
-            slot = (age - 1) % dg.shape[1]
+            dg, de = (_with_room(window, k, used.shape[1]) for window in (dg, de))
+            slot = (age - 1) % used.shape[1]
             pair = torch.stack((g - memory.g, g), dim=1)
             dg[:, slot] = pair[:, 0]
             de[:, slot] = torch.add(z - memory.z, pair[:, 0], alpha=self.damping)
@@ -318,6 +319,18 @@ class Anderson(Iteration):
         scaled = scaled + torch.diag_embed(ridge + (~used).to(gram.dtype))
         solved, _ = torch.linalg.solve_ex(scaled, (rhs * scale)[..., None])
         return solved[..., 0] * scale
+
+
+def _with_room(window: Tensor, slots: int, most: int) -> Tensor:
+    """Return a window (n, room, D) with so many slots: what there is, or twice as many at a time.
+
+    A solve that ends soon never has the others: they would be copied whenever samples are dropped.
+    """
+    n, room, size = window.shape
+    if slots <= room:
+        return window
+    more = min(most, max(4, 2 * room)) - room
+    return torch.cat((window, window.new_empty(n, more, size)), dim=1)
 
 
 class _AdaptiveMemory(NamedTuple):
@@ -371,7 +384,8 @@ class Adaptive(Iteration):
         n, size = z.shape
         no, none = z.new_zeros(n, dtype=torch.bool), z.new_empty(n, 0, size)
         far = z.new_full((n,), math.inf)
-        return _AdaptiveMemory(z, z, far, far, no, none, none, no.new_empty(n, 0))
+        used = no.new_zeros(n, min(self.memory, size))
+        return _AdaptiveMemory(z, z, far, far, no, none, none, used)
 
     def asks(self, residual: Tensor, memory: _AdaptiveMemory) -> Tensor | None:
         """Return whose residual fell too little; once a sample has asked, every step is taken."""
@@ -398,7 +412,7 @@ class Adaptive(Iteration):
         de = fz - memory.f
         dg, step = de - (z - memory.z), fz
         least = dg.norm(dim=1, keepdim=True) * math.sqrt(10 * torch.finfo(g.dtype).eps)
-        k = min(memory.age, q.shape[1])  # slots filled so far; the others are never read
+        k = min(memory.age, used.shape[1])  # slots filled so far; the others are never read
         if k:
             # The two vectors as rows: as columns the same product takes three times as long.
             known = torch.bmm(torch.stack((dg, g), dim=1), q[:, :k].mT) * used[:, None, :k]
@@ -414,15 +428,10 @@ class Adaptive(Iteration):
 
     def _room(self, memory: _AdaptiveMemory) -> tuple[Tensor, Tensor, Tensor, int]:
         """Return the window with a slot for one more difference: a new one, or the oldest."""
-        q, e, used, age = memory.q, memory.e, memory.used, memory.age
-        n, room, size = q.shape
-        most = min(self.memory, size)
-        if age == room and room < most:
-            more = min(most, max(4, 2 * room)) - room
-            q, e = (torch.cat((w, w.new_empty(n, more, size)), dim=1) for w in (q, e))
-            used = torch.cat((used, used.new_zeros(n, more)), dim=1)
-        used = used.clone()
-        slot = age % q.shape[1]
+        most, age = min(self.memory, memory.q.shape[2]), memory.age
+        q, e = (_with_room(w, min(age + 1, most), most) for w in (memory.q, memory.e))
+        used = memory.used.clone()
+        slot = age % most
         used[:, slot] = False
         return q, e, used, slot
 
