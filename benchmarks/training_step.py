@@ -17,8 +17,8 @@ closed form makes its own, on the clock, and alone is able to start its adjoint 
 
 Nobody is believed: after the race the gradients are compared with the closed form in float64 at
 1e-10, and a contestant that is off by more than 1e-4 is marked and does not count. That is done at
-a few steps, and the best of them counts: among a million units there is now and then one so close
-to its kink that single precision puts it on the other side, and then everybody is off.
+a few steps that lie apart, and the best of them counts: among a million units there is often one so
+close to its kink that single precision puts it on the other side, and then everybody is off.
 
 By **mini-batches** of 128 with Adam the race begins with the first step, when nobody has a past.
 Everyone starts from the feedback that each sample had at its last visit, an epoch ago. It is
@@ -77,7 +77,7 @@ NAMES = ("W", "U", "a", "c")
 REFERENCE = "deqbook closed form, Picard"
 SETTLE = 40  # steps before the race: in the first ones the errors that fall fastest still move
 WARM_UP = 2  # steps in which code is loaded and compiled and a past to go by is made; not timed
-CHECKS = 3  # steps at which the gradients are compared with the truth
+CHECKS, BETWEEN = 7, 3  # how often gradients are compared with the truth, and steps in between
 COMMAND = "python benchmarks/training_step.py --json FILE"
 BATCH, MANY, EPOCHS, ADAM = 128, 1024, 3, 1e-3  # mini-batches: sizes, epochs, Adam's step
 FEWER = 0.1  # of the steps by mini-batches at which a row may be off where the reference is not
@@ -381,17 +381,19 @@ def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> d
         count, feedback = evaluations(problem, z0)
         counts.append(count)
         problem.descend(descent, feedback)
-    work, error = {}, dict.fromkeys(rows, math.inf)
+    work: dict[str, float] = {}
+    errors: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(CHECKS):
         z0 = problem.guess()
         loss, truth = problem.truth()
         for name, step in rows.items():
             with Products(problem) as counter:
                 _, grads = step(z0)
-            error[name] = min(error[name], disagreement(grads, truth))
+            errors[name].append(disagreement(grads, truth))
             if "optimistix" not in name:  # its products are not torch's
-                work[name] = counter.total
+                work.setdefault(name, counter.total)
         problem.descend(truth, evaluations(problem, z0)[1])
+        problem.settle(BETWEEN)
     one = {name: statistics.median(t[WARM_UP:]) for name, t in single.items()}
     forward, adjoint = (statistics.fmean(c) for c in zip(*counts[WARM_UP:]))
     floor = one["XUᵀ"] + forward * one["ZWᵀ"] + adjoint * one["VW"] + one["VᵀZ"] + one["VᵀX"]
@@ -401,7 +403,7 @@ def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> d
         "ratio": {
             name: quartiles(t[WARM_UP:], times[REFERENCE][WARM_UP:]) for name, t in times.items()
         },
-        "error": error,
+        "error": {name: min(e) for name, e in errors.items()},
         "products": work,
         "product_milliseconds": {name: 1e3 * t for name, t in one.items()},
         "evaluations": {"forward": forward, "adjoint": adjoint},
