@@ -638,6 +638,7 @@ def _drive(
     steps = torch.zeros(n, dtype=torch.long, device=z.device)
     where = torch.arange(n, device=z.device)
     active, unfinished = torch.ones(n, dtype=torch.bool, device=z.device), n
+    before = torch.ones(n, dtype=torch.bool)  # active, as the host knows it
     trace: list[Tensor] = []
 
     for k in range(max_steps + 1):
@@ -650,7 +651,7 @@ def _drive(
         accept = (relative <= tol) & (r + eps * size <= ceiling)
         going = active & ~accept & torch.isfinite(relative)
         asks = solver.asks(r, memory)
-        # the one host synchronisation of the iteration
+        # The one host synchronisation of the iteration.
         if asks is None:
             alive, accelerated = going.cpu(), True
         else:
@@ -662,11 +663,11 @@ def _drive(
             trace.append(trace[-1].index_copy(0, where, relative))
         last = k == max_steps or not bool(alive.any())
         if last or int(alive.sum()) < unfinished:
-            ended = active if last else active & ~going
+            ended = (before if last else before & ~alive).nonzero()[:, 0].to(z.device)
             index = where[ended]
             converged[index], residual[index] = accept[ended], relative[ended]
             steps[index] = k
-            active, unfinished = going, int(alive.sum())
+            active, before, unfinished = going, alive, int(alive.sum())
         if last:
             break
         if hasattr(f, "rows") and 2 * unfinished <= len(alive):
@@ -677,7 +678,7 @@ def _drive(
             else:
                 aside[0][where], aside[1][where] = z, fz
             z, fz, where, active = z[keep], fz[keep], where[keep], active[keep]
-            ceiling, r = ceiling[keep], r[keep]
+            ceiling, r, before = ceiling[keep], r[keep], before[before]
             memory = type(memory)(*(p[keep] if isinstance(p, Tensor) else p for p in memory))
         if accelerated:
             proposal, memory, calls = solver.step(flat(f), z, fz, memory)
