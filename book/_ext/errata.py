@@ -165,9 +165,7 @@ class Fold(SphinxPostTransform):
                 rest = section.children[heads[0] + 1 :]
                 for part in rest:
                     section.remove(part)
-                section += folded_proof(
-                    "", *rest, summary="What is printed, what is right, shown by"
-                )
+                section += folded_proof("", *rest, summary="What is printed, and what is right")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

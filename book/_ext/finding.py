@@ -40,7 +40,8 @@ INDEX, KEPT = "pagefind", "places.pickle"
 EMPTY = {"genindex", "search", "py-modindex", "prf-prf"}
 #: What is no text of a place: anchors, buttons, output, drawings.
 BULK = (
-    "a.headerlink, script, style, svg, .cell_output, .deq-evidence, .deq-map, .deq-map-list, form"
+    "a.headerlink, script, style, svg, .cell_output, .deq-evidence, .deq-head, .deq-map, "
+    ".deq-map-list, form"
 )
 STATEMENT = "div.proof.admonition, div.exercise.admonition"
 TEX = re.compile(r"\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
@@ -105,7 +106,9 @@ def places(page: str, text: str) -> Iterator[Place]:
         link, code = row.select_one("a[href]"), row.select_one("code.deq-claim-id")
         if link is not None and code is not None:
             address = str(Path(page).parent / str(link["href"]))
-            yield Place("claim", f"{code.get_text()}: {words(link)}", name, _normal(address), "")
+            # its formulas are letters already, low and high ones among them
+            title = " ".join(link.get_text().split())
+            yield Place("claim", f"{code.get_text()}: {title}", name, _normal(address), "")
     for table in article.select("table.deq-ledger"):
         table.decompose()
     for formula in article.select("div.math[id]"):

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import explicit_title_re
 
+from deqbook.typeset import formula
+
 logger = logging.getLogger(__name__)
 
 CHAPTERS = "chapters"
@@ -42,6 +45,9 @@ HEADINGS = ("Claim", "Source", "Slack", "Control", "Teeth", "Seconds", "Status")
 TEETH = Path("book") / "teeth.json"
 #: A bar within a cell.
 BAR = r"\|"
+#: What a reason looks like, and which columns are words with formulas among them.
+REASON = "deq-reason"
+WORDS = (HEADINGS.index("Claim"), HEADINGS.index("Control"), HEADINGS.index("Status"))
 STATUS = {
     "holds": "✓ holds",
     "partly": "partly",
@@ -226,7 +232,9 @@ def row(claim: dict[str, Any], found: dict[str, Any] | None = None) -> str:
     """Write one claim as a row of a table."""
     name = standing(claim)
     status = f"[{STATUS[name]}]{{.deq-{name.replace(' ', '-')}}}"
-    reason = literally(f": {claim['reason']}") if claim["reason"] else ""
+    reason = ""
+    if claim["reason"]:
+        reason = f"[:]{{.deq-colon}} [{literally(claim['reason'])}]{{.{REASON}}}"
     cells = (
         f"{_title(claim)} `{claim['id']}`{{.deq-claim-id}}",
         literally(claim["source"]),
@@ -283,6 +291,84 @@ def table(claims: Sequence[dict[str, Any]], title: str, found: dict[str, Any]) -
             "\n</div>\n",
         ]
     )
+
+
+def typeset(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Set the formulas in a ledger's words: claims are written as a terminal can show them.
+
+    That is done when the links are made, since a link to a figure keeps the words of its text only.
+    """
+    for table in doctree.findall(nodes.table):
+        if "deq-ledger" not in table["classes"]:
+            continue
+        for body in table.findall(nodes.tbody):
+            for line in body.findall(nodes.row):
+                for cell in (line[k] for k in WORDS):
+                    for text in list(cell.findall(nodes.Text)):
+                        if not isinstance(text.parent, nodes.literal):
+                            text.parent.replace(text, formula_nodes(formula(text.astext())))
+
+
+def anchor(claim: str) -> str:
+    """Return where the ledger page has a claim.
+
+    >>> anchor("gao2022.lemmaA.5")
+    'claim-gao2022-lemmaA-5'
+    """
+    return f"claim-{re.sub(r'[^0-9A-Za-z]+', '-', claim)}"
+
+
+@cache
+def claim_ids(files: tuple[Path, ...]) -> frozenset[str]:
+    """Return the names of all claims in these files of evidence."""
+    texts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return frozenset(claim["id"] for evidence in texts for claim in evidence["claims"])
+
+
+def link(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Give each row of a ledger its anchor, and let a claim's name, on other pages, lead to it."""
+    pages: set[str] = getattr(app.env, "deqbook_ledger_pages", set())
+    known = claim_ids(tuple(getattr(app.env, "deqbook_ledger", {}).values()))
+    if docname in pages:
+        for name in doctree.findall(nodes.literal):
+            if "deq-claim-id" in name["classes"]:
+                name["ids"].append(anchor(name.astext()))
+    elif pages and app.builder.format == "html":
+        there = app.builder.get_relative_uri(docname, min(pages))
+        for name in list(doctree.findall(nodes.literal)):
+            inside = isinstance(name.parent, nodes.reference | nodes.title)
+            if name.astext() in known and not inside:
+                target = f"{there}#{anchor(name.astext())}"
+                name.replace_self(nodes.reference("", "", name.deepcopy(), refuri=target))
+
+
+#: How a page writes what :func:`deqbook.typeset.formula` returns.
+TAGS: dict[str, type[nodes.TextElement]] = {
+    "i": nodes.emphasis,
+    "sub": nodes.subscript,
+    "sup": nodes.superscript,
+    "code": nodes.literal,
+}
+
+
+def formula_nodes(text: str) -> list[nodes.Node]:
+    """Return a formula in HTML as nodes of a page, which other writers understand, too.
+
+    >>> [node.astext() for node in formula_nodes("<i>σ</i><sub><i>w</i></sub> &lt; 1")]
+    ['σ', 'w', ' < 1']
+    """
+    root = nodes.inline()
+    open_now: list[nodes.Element] = [root]
+    for tag, words in re.findall(r"<(/?\w+)>|([^<]+)", text):
+        if words:
+            open_now[-1] += nodes.Text(html.unescape(words))
+        elif tag.startswith("/"):
+            open_now.pop()
+        else:
+            inner = TAGS[tag]()
+            open_now[-1] += inner
+            open_now.append(inner)
+    return list(root.children)
 
 
 class ClaimLink(XRefRole):
@@ -357,4 +443,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger", Ledger)
     app.add_role("claim", ClaimLink(innernodeclass=nodes.inline, warn_dangling=True))
     app.connect("env-get-outdated", prepare)
+    app.connect("doctree-resolved", typeset)
+    app.connect("doctree-resolved", link)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

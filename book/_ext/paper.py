@@ -42,7 +42,8 @@ COLOURED = {"k", "kn", "kc", "ow", "c1", "sd", "s1", "s2", "nf", "nc", "nd", "gp
 #: The section that explains how to read a panel.
 EXPLAINED = "how-to-read-a-panel"
 ON_SCREEN = (
-    ".headerlink, script, style, details.above-input, details.deq-whole, .toctree-wrapper, progress"
+    ".headerlink, script, style, details.above-input, details.deq-whole, .deq-head, "
+    ".toctree-wrapper, progress"
 )
 FRAME_LIST = re.compile(r"const frames = (\[.*?\]);\n", re.DOTALL)
 MATHJAX = re.compile(r"<script>window\.MathJax = (\{.*?\})</script>")

@@ -4,6 +4,8 @@
 each statement that it, or the proof that follows it, refers to. Nothing of it is written by hand:
 what a page refers to is noted when the page is read. Colours come from the ledger. A script lights
 up all that a chosen statement rests on; without it the lines and the list below them say the same.
+The index of the statements (sphinx-proof calls it the proof index) is made here, too: by kind, with
+numbers, titles and pages, where it would list labels and files.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
+from sphinx_proof.domain import ProofDomain, ProofIndex
 from sphinx_proof.nodes import proof_node
 
 CHAPTERS = "chapters/"
@@ -87,15 +90,32 @@ def _targets(node: nodes.Element) -> Iterable[str]:
         yield link["reftarget"]
 
 
+def titles(doctree: nodes.document) -> dict[str, str]:
+    """Return label -> title of every numbered box of a page, algorithms too."""
+    return {
+        node["label"]: node[0].astext().strip().removeprefix("(").removesuffix(")")
+        for node in doctree.findall(nodes.Element)
+        if node.get("realtype") and node.get("label") and isinstance(node[0], nodes.title)
+    }
+
+
 def note(app: Sphinx, doctree: nodes.document) -> None:
     """Keep what a page that was just read says."""
     if app.env.docname.startswith(CHAPTERS):
         _kept(app.env)[app.env.docname] = statements(doctree)
+    _titles(app.env)[app.env.docname] = titles(doctree)
 
 
 def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
     """Drop what a page said that is removed or about to be read again."""
     _kept(env).pop(docname, None)
+    _titles(env).pop(docname, None)
+
+
+def _titles(env: BuildEnvironment) -> dict[str, dict[str, str]]:
+    if not hasattr(env, "deqbook_titles"):
+        env.deqbook_titles = {}  # type: ignore[attr-defined]
+    return env.deqbook_titles  # type: ignore[attr-defined]
 
 
 def _kept(env: BuildEnvironment) -> dict[str, list[Statement]]:
@@ -289,15 +309,50 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         kept = {p: _kept(env)[p] for p in sorted(_kept(env))}
         numbers, addresses = {}, {}
         for page, found in kept.items():
-            counted = env.toc_fignumbers.get(page, {})
             for one in found:
-                known = env.proof_list[one.label]  # type: ignore[attr-defined]
-                number = counted.get(known["countertype"], {}).get(one.label, ())
-                numbers[one.label] = ".".join(map(str, number))
+                numbers[one.label] = ".".join(map(str, _number(env, one.label)))
                 addresses[one.label] = f"{app.builder.get_relative_uri(docname, page)}#{one.label}"
         boxes, bands, height = layout(kept, numbers, addresses, _standings(env))
         titles = {p: _page_name(env, p) for p in kept}
         place.replace_self(nodes.raw("", draw(boxes, bands, titles, height), format="html"))
+
+
+def _number(env: BuildEnvironment, label: str) -> tuple[int, ...]:
+    """Return the number of a box, ``(3, 12)``."""
+    known = env.proof_list[label]  # type: ignore[attr-defined]
+    counted = env.toc_fignumbers.get(known["docname"], {})
+    number: tuple[int, ...] = counted.get(known["countertype"], {}).get(label, ())
+    return number
+
+
+class StatementIndex(ProofIndex):
+    """All statements and algorithms by kind, in the order of their numbers."""
+
+    name = "prf"
+    localname = "Index of statements"
+    shortname = "statements"
+
+    def generate(
+        self, docnames: Iterable[str] | None = None
+    ) -> tuple[list[tuple[str, list[tuple[Any, ...]]]], bool]:
+        """Return for each kind its entries, as Sphinx wants them, and that they do not fold."""
+        env = self.domain.env
+        named = {label: title for page in _titles(env).values() for label, title in page.items()}
+        kinds: dict[str, list[tuple[tuple[int, ...], str, str, str]]] = {}
+        for label, known in getattr(env, "proof_list", {}).items():
+            if label in named and (docnames is None or known["docname"] in docnames):
+                kind = known["realtype"].capitalize()
+                place = (_number(env, label), label, named[label], known["docname"])
+                kinds.setdefault(kind, []).append(place)
+        content: list[tuple[str, list[tuple[Any, ...]]]] = []
+        for kind in sorted(kinds):
+            entries: list[tuple[Any, ...]] = []
+            for number, label, title, page in sorted(kinds[kind]):
+                name = f"{kind} {'.'.join(map(str, number))}" + (f" ({title})" if title else "")
+                where = _page_name(env, page)
+                entries.append((name, 0, page, label, "", "", where))
+            content.append((kind, entries))
+        return content, False
 
 
 def _page_name(env: BuildEnvironment, page: str) -> str:
@@ -329,6 +384,7 @@ class TheoremMap(SphinxDirective):
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
     app.add_node(theorem_map)
+    ProofDomain.indices = {StatementIndex}
     app.add_directive("theorem-map", TheoremMap)
     app.connect("doctree-read", note)
     app.connect("env-purge-doc", forget)

@@ -25,7 +25,7 @@ document.addEventListener("DOMContentLoaded", () => {
     return words.value.toLowerCase().split(/\s+/).every((word) => all.includes(word));
   });
   field("Words", words);
-  const shortened = { Source: (t) => t.split(",")[0], Status: (t) => t.split(":")[0], entry: (t) => t.split("-")[0], kind: (t) => t };
+  const shortened = { Source: (t) => t.split(",")[0], Status: (t) => t.split(":")[0].trim(), entry: (t) => t.split("-")[0], kind: (t) => t };
   heads.forEach((name, k) => {
     if (!shortened[name]) return;
     const value = (row) => shortened[name](text(row, k));
