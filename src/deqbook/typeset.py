@@ -28,8 +28,8 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "\N{MINUS SIGN}"
 #: A space at which no line ends, and the mark that keeps two characters on one line.
 HARD, JOINED = "\N{NO-BREAK SPACE}", "\N{WORD JOINER}"
-#: Signs between two sides.
-SIGNS = "+−·÷/⊗∘=<>≤≥≈⪰⪯≠∈→↦"
+#: Signs between two sides; the last strikes one of them out, as in ≠.
+SIGNS = "+−·÷/⊗∘=<>≤≥≈⪰⪯∈→↦\N{COMBINING LONG SOLIDUS OVERLAY}"
 
 #: Words that stand in formulas, so that a minus may stand beside them.
 OPERATOR = re.compile("cos|dist|exp|log|max|mean|min|rank|sin|sup|tanh|var")
