@@ -67,7 +67,7 @@ except ImportError:
 
 Task = Callable[[], Tensor]
 
-COMMAND = "python benchmarks/growth.py --large --json FILE"
+COMMAND = "python benchmarks/growth.py [--large] --json FILE"
 D = 50
 BASE = {"n": 200, "m": 200, "digits": 6.0, "edge": 10.0}
 SWEEPS: dict[str, tuple[float, ...]] = {
@@ -370,7 +370,7 @@ def run_child(arguments: list[str]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     options = parser("How time and memory grow, side by side with torchdeq.")
     options.add_argument("--repeats", type=int, default=5, help="sweeps, each of another seed (5)")
-    options.add_argument("--large", action="store_true", help="also n = 10 000, m = 4000")
+    options.add_argument("--large", action="store_true", help="n = 10 000, m = 4000, nothing else")
     options.add_argument("--child", nargs="+", help="used by the script itself")
     given = options.parse_args(arguments)
     if given.child:
@@ -381,6 +381,13 @@ def main(arguments: list[str] | None = None) -> int:
     before, clock, rows = load(), clock_for(given.threads), []
     if get_deq is None:
         print("torchdeq is not installed: its rows are skipped (pip install 'deqbook[bench]').")
+    if given.large:
+        print(f"n = {LARGE[0]}, m = {LARGE[1]}, float32")
+        rows = large(given.seed)
+        if given.json:
+            where = circumstances(given.threads, before)
+            write_receipt(given.json, COMMAND, where, rows, part="large")
+        return 0
     for task in tasks(20, 20, 3.0, 2.0, given.seed).values():  # loads code
         task()
     for name in SWEEPS:
@@ -394,12 +401,9 @@ def main(arguments: list[str] | None = None) -> int:
         found = memory_sweep(name, 2, given.seed)
         print(*lines_of(found, "megabytes"), sep="\n", flush=True)
         rows += found
-    if given.large:
-        print(f"n = {LARGE[0]}, m = {LARGE[1]}, float32")
-        rows += large(given.seed)
     if given.json:
         where = circumstances(given.threads, before) | {"base": BASE, "repeats": given.repeats}
-        write_receipt(given.json, COMMAND, where, rows)
+        write_receipt(given.json, COMMAND, where, rows, part="sweeps")
     return 0
 
 
