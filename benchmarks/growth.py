@@ -21,8 +21,8 @@ Memory is the peak of the resident set less what was resident before, in a proce
 allocator gives large arrays back at once (Linux).
 
 ``--large`` measures a training step and a kernel of the ReLU implicit network at n = 10 000,
-m = 4000 in float32. What they need is told beforehand: the peak in units of one (n, m) array, one
-(m, m) and one (n, n) array is measured at a quarter of the sizes and below, and carried over.
+m = 4000 in float32. What they need is told beforehand: the peak at a quarter of both sizes, times
+sixteen.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SWEEPS: dict[str, tuple[float, ...]] = {
 }
 MEMORY = {"n": (500, 1000, 2000), "m": (200, 400, 800)}
 LARGE = (10_000, 4000)
-SMALL = 4  # how much smaller the sizes are from which the large ones are told beforehand
+SMALL = 4  # how much smaller both sizes are from which the large ones are told beforehand
 
 
 # -- the tasks -------------------------------------------------------------------------------------
@@ -313,23 +313,15 @@ def large_of(n: int, m: int, seed: int, what: str) -> dict[str, float]:
 
 
 def told_beforehand(what: str, seed: int) -> float:
-    """Return the megabytes that the large size will take, from three smaller ones.
+    """Return the megabytes that the large size will take, from a smaller one.
 
-    The peak is a(nm) + b(m²) + c(n²) with numbers a, b, c that do not depend on the sizes.
+    All arrays that count are (n, m), (m, m) or (n, n): their peak grows like the square of both.
     """
-    n, m = (s // SMALL for s in LARGE)
-    sizes = [(n, m), (n // 2, m), (n, m // 2)]
-    peaks = [child("large", *s, seed, what)["megabytes"] for s in sizes]
-    forms = torch.tensor([[a * b, b * b, a * a] for a, b in sizes], dtype=torch.float64)
-    at = torch.tensor([LARGE[0] * LARGE[1], LARGE[1] ** 2, LARGE[0] ** 2], dtype=torch.float64)
-    told = torch.linalg.solve(forms, torch.tensor(peaks, dtype=torch.float64))
-    each = told / 4 * 2**20  # in numbers of four bytes
-    print(
-        f"  {what}: {each[0]:.1f} arrays (n, m), {each[1]:.1f} (m, m), {each[2]:.1f} (n, n)"
-        f" = {float(told @ at):.0f} MB told beforehand",
-        flush=True,
-    )
-    return float(told @ at)
+    n, m = LARGE
+    told = SMALL**2 * child("large", n // SMALL, m // SMALL, seed, what)["megabytes"]
+    arrays = told * 2**20 / (4 * n * m)
+    print(f"  {what}: {told:.0f} MB told beforehand, as {arrays:.1f} arrays (n, m)", flush=True)
+    return told
 
 
 def large(seed: int) -> list[dict[str, Any]]:
