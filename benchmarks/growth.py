@@ -111,8 +111,10 @@ def ours(
     return {"solve": solve, "step": step}
 
 
-def theirs(model: VanillaDEQ, x: Tensor, y: Tensor, tol: float, solver: str) -> dict[str, Task]:
-    how = {"f_stop_mode": "rel", "b_stop_mode": "rel", "f_max_iter": 5000, "b_max_iter": 5000}
+def theirs(
+    model: VanillaDEQ, x: Tensor, y: Tensor, tol: float, solver: str, most: int
+) -> dict[str, Task]:
+    how = {"f_stop_mode": "rel", "b_stop_mode": "rel", "f_max_iter": most, "b_max_iter": most}
     deq = get_deq(f_solver=solver, b_solver=solver, f_tol=tol, b_tol=tol, hook_ift=True, **how)
 
     def state() -> Tensor:
@@ -143,8 +145,10 @@ def tasks(n: int, m: int, digits: float, edge: float, seed: int) -> dict[tuple[s
     }
     rows["deqbook Anderson"]["kernel"] = lambda: empirical_ntk(model, x, tol=tol)
     if get_deq is not None:
-        rows["torchdeq Anderson"] = theirs(model, x, y, tol, "anderson_fine")
-        rows["torchdeq Picard"] = theirs(model, x, y, tol, "fixed_point_iter")
+        # It keeps its record as long as its limit, so that is no higher than plain iteration needs.
+        most = math.ceil(3 * edge * digits)
+        rows["torchdeq Anderson"] = theirs(model, x, y, tol, "anderson_fine", most)
+        rows["torchdeq Picard"] = theirs(model, x, y, tol, "fixed_point_iter", most)
     return {(who, what): task for who, some in rows.items() for what, task in some.items()}
 
 
