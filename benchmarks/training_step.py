@@ -637,8 +637,8 @@ def main(arguments: list[str] | None = None) -> int:
         keep("full batch", full, more, "products")
     if given.only != "full":
         print(
-            f"\nMini-batches of {BATCH} with Adam, {EPOCHS} epochs of {MANY} samples from the first "
-            f"step on; the time of all steps together, median of {given.rounds} trainings."
+            f"\nMini-batches of {BATCH} with Adam, {EPOCHS} epochs of {MANY} samples from the "
+            f"first step on; the time of all steps together, median of {given.rounds} trainings."
         )
         seeds = range(given.seed, given.seed + given.rounds)
         mini = mini_race(seeds, jax_too, clock)
