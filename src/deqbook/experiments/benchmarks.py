@@ -60,15 +60,14 @@ def results(name: str) -> Results:
 def circumstances(name: str) -> Table:
     """Return how a benchmark was run: command, versions, machine, threads, load."""
     found = results(name)
-    where = found.select("circumstances")[0]["result"]
+    parts = {r["case"].get("part", ""): r["result"] for r in found.select("circumstances")}
     versions = ", ".join(f"{k} {v}" for k, v in found.receipt.versions.items())
-    before, after = where["load"]
-    rows = [
-        ("command", found.receipt.command),
-        ("versions", versions),
-        ("machine", f"{where['hardware']}; threads: {where['threads']}; {where['clock']}"),
-        ("load", f"{before} before, {after} after"),
-    ]
+    rows = [("command", found.receipt.command), ("versions", versions)]
+    for part, where in parts.items():
+        before, after = where["load"]
+        machine = f"{where['hardware']}; threads: {where['threads']}; {where['clock']}"
+        rows += [(f"machine {part}".strip(), machine)]
+        rows += [(f"load {part}".strip(), f"{before} before, {after} after")]
     return Table((), rows)
 
 
