@@ -22,7 +22,9 @@ MINUS = "\N{MINUS SIGN}"
 NEGATIVE = re.compile(r"(?<![\w.)\]’'*/-])-(?=\d)")
 #: Where a hyphen is what was written.
 VERBATIM = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
-MARK = re.compile(r" \((easy|medium|hard|open)\)\)$")
+#: An exercise's mark; the bracket that closes the title may be a text of its own.
+MARK = re.compile(r" \((easy|medium|hard|open)\)(\)?)$")
+EXERCISES = "sphinx_exercise"
 #: So many letters a row, and so many columns, are more than a phone shows side by side.
 LETTERS, COLUMNS = 75, 3
 STACK, HEAD = "deq-stack", "deq-head"
@@ -48,7 +50,7 @@ def with_comma(title: str) -> str:
 
 def _mark(found: re.Match[str]) -> str:
     ends = re.search(r"[?!.…]$", found.string[: found.start()])
-    return f" {found[1].capitalize()})" if ends else f", {found[1]})"
+    return f" {found[1].capitalize()}{found[2]}" if ends else f", {found[1]}{found[2]}"
 
 
 def is_wordy(rows: Sequence[Sequence[str]]) -> bool:
@@ -76,7 +78,8 @@ class Finish(SphinxPostTransform):
                 text.parent.replace(text, nodes.Text(with_minus(text)))
         for box in self.document.findall(is_box):
             title = box.next_node(nodes.title)
-            if title is not None and title.parent is box:
+            ours = type(box).__module__.startswith(EXERCISES)
+            if ours and title is not None and title.parent is box:
                 _retitle(title)
         for table in self.document.findall(nodes.table):
             _stack(table)

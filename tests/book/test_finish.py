@@ -41,7 +41,8 @@ def test_a_negative_number_has_a_minus_sign(text: str, shown: str) -> None:
         (" (Near twins (medium))", " (Near twins, medium)"),
         ("(Which average? (hard))", "(Which average? Hard)"),
         (" Exercise 4.1 (R = 0 selects (open))", " Exercise 4.1 (R = 0 selects, open)"),
-        ("Theorem 4.4 (The kernel (ReLU))", "Theorem 4.4 (The kernel (ReLU))"),
+        ("Probes by hand (easy)", "Probes by hand, easy"),
+        ("Exercise 4.4 (The kernel (ReLU))", "Exercise 4.4 (The kernel (ReLU))"),
     ],
 )
 def test_a_mark_stands_behind_a_comma(title: str, shown: str) -> None:
