@@ -361,8 +361,8 @@ def polyak_lojasiewicz(trial):
     yield _pl("three variables", sines, lab.scattered(trial.g, 3))
     # along each of the three orthogonal directions κ is attained where it is for one variable
     tight = 2.2017 * lab.frame(3, generator(trial.seed)).mT
-    ratio = sines.gradient(tight).pow(2).sum(1) / (2 * sines.kappa * sines.gap(tight))
-    off = float((ratio - 1).abs().max())
+    shares = sines.gradient(tight).pow(2).sum(1) / (2 * sines.kappa * sines.gap(tight))
+    off = float((shares - 1).abs().max())
     yield within("three variables: |‖∇𝓛‖² ÷ 2κ(𝓛-𝓛*) - 1| where κ is attained", off, 1e-3)
     task = lab.regression(trial.seed)
     loss, w = task.loss(), 3 * normal(200, 10, g=trial.g)
