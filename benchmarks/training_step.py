@@ -17,8 +17,15 @@ closed form makes its own, on the clock, and alone is able to start its adjoint 
 
 Nobody is believed: after the race the gradients are compared with the closed form in float64 at
 1e-10, and a contestant that is off by more than 1e-4 is marked and does not count. That is done at
-a few steps, and the best of them counts: among a million units there is now and then one so close
-to its kink that single precision puts it on the other side, and then everybody is off.
+a few steps that lie apart, and the best of them counts: among a million units there is often one so
+close to its kink that single precision puts it on the other side, and then everybody is off.
+
+By **mini-batches** of 128 with Adam the race begins with the first step, when nobody has a past.
+Everyone starts from the feedback that each sample had at its last visit, an epoch ago. It is
+handed to the peers off the clock; WarmStart and the closed form look it up on the clock. Times are
+those of all steps together. Gradients are compared at every step. There, too, a unit close to its
+kink may be on the other side, which costs everyone some steps; whoever is off by more than 1e-4 at
+more steps than the closed form, by a tenth of all, does not count.
 
 The **floor** is the time of the matrix products that plain iteration cannot avoid: X Uᵀ once, one
 product for every evaluation of the cell and of the adjoint map (each from its warm start; finished
@@ -28,26 +35,31 @@ of threads. Without torchdeq or optimistix their rows are skipped.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
+from shared import (
+    Clock,
+    circumstances,
+    clock_for,
+    installed,
+    load,
+    parser,
+    take_threads,
+    write_receipt,
+)
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deqbook.implicit import IFT
-from deqbook.models import Feedback, NormBound, ReLUImplicit, WarmStart, gradient
+from deqbook.models import Feedback, Gradient, NormBound, ReLUImplicit, WarmStart, gradient
 from deqbook.runtime import generator, normal
 from deqbook.solvers import Anderson, Injected, Picard, Solver, fixed_point
 
@@ -58,7 +70,6 @@ except ImportError:
 
 Grads = dict[str, Tensor]
 Step = Callable[[Tensor], tuple[float, Grads]]
-Clock = Callable[[], float]
 
 TOL, AGREE = 1e-6, 1e-4
 RATE = 5e-3  # about the largest step of gradient descent that is stable here
@@ -66,7 +77,10 @@ NAMES = ("W", "U", "a", "c")
 REFERENCE = "deqbook closed form, Picard"
 SETTLE = 40  # steps before the race: in the first ones the errors that fall fastest still move
 WARM_UP = 2  # steps in which code is loaded and compiled and a past to go by is made; not timed
-CHECKS = 3  # steps at which the gradients are compared with the truth
+CHECKS, BETWEEN = 7, 3  # how often gradients are compared with the truth, and steps in between
+COMMAND = "python benchmarks/training_step.py --json FILE"
+BATCH, MANY, EPOCHS, ADAM = 128, 1024, 3, 1e-3  # mini-batches: sizes, epochs, Adam's step
+FEWER = 0.1  # of the steps by mini-batches at which a row may be off where the reference is not
 BLIND = 1  # forward steps for the solver of torchdeq that has no stopping rule: as many as needed
 
 
@@ -166,14 +180,19 @@ def collect(problem: Problem, output: Tensor) -> tuple[float, Grads]:
     return float(loss.detach()), dict(zip(NAMES, torch.autograd.grad(loss, weights)))
 
 
+def plain(problem: Problem) -> Step:
+    """The step of someone who read no further: no start, the default solver."""
+    return lambda z0: collect(problem, problem.model(problem.x, tol=TOL))
+
+
 def autograd(problem: Problem, solver: Solver) -> Step:
     how = {"solver": solver, "tol": TOL, "adjoint": IFT(solver, TOL)}
     return lambda z0: collect(problem, problem.model(problem.x, z0, **how))
 
 
-def warm(problem: Problem, solver: Solver) -> Step:
+def warm(problem: Problem, solver: Solver | None) -> Step:
     net = WarmStart(problem.model)  # makes its own guess, on the clock
-    how = {"solver": solver, "tol": TOL, "adjoint": IFT(solver, TOL)}
+    how = {"tol": TOL} if solver is None else {"solver": solver, "tol": TOL, "adjoint": IFT(solver)}
     return lambda z0: collect(problem, net(problem.x, **how))
 
 
@@ -224,7 +243,6 @@ def optimistix(problem: Problem, restart: int) -> Step:
     import lineax
     import optimistix as optx
 
-    x, y = (jnp.asarray(t.numpy()) for t in (problem.x, problem.y))
     scale, root = problem.model.scale, math.sqrt(problem.m)
     # The default linear solver would form a matrix of (nm)² entries, BiCGStab breaks down here, and
     # GMRES always completes its cycle: the default of 20 steps takes eight times as long.
@@ -236,7 +254,7 @@ def optimistix(problem: Problem, restart: int) -> Step:
         q, W = theta
         return jax.nn.relu(q + scale * (z @ W.T))
 
-    def loss(theta: Any, z0: Any) -> Any:
+    def loss(theta: Any, x: Any, y: Any, z0: Any) -> Any:
         q = jax.nn.relu(x @ theta["U"].T) / root
         z = optx.fixed_point(f, picard, z0, (q, theta["W"]), adjoint=adjoint, max_steps=200).value
         return 0.5 * jnp.sum((z @ theta["a"] + q @ theta["c"] - y) ** 2)
@@ -245,7 +263,8 @@ def optimistix(problem: Problem, restart: int) -> Step:
 
     def step(z0: Tensor) -> tuple[float, Grads]:
         theta = {k: jnp.asarray(getattr(problem.model, k).detach().numpy()) for k in NAMES}
-        value, grads = jax.block_until_ready(both(theta, jnp.asarray(z0.numpy())))
+        given = (jnp.asarray(t.numpy()) for t in (problem.x, problem.y, z0))
+        value, grads = jax.block_until_ready(both(theta, *given))
         return float(value), {k: torch.from_dlpack(g) for k, g in grads.items()}
 
     return step
@@ -256,7 +275,8 @@ def contestants(problem: Problem, jax_too: bool) -> dict[str, Step]:
         REFERENCE: closed_form(problem, Picard()),
         "deqbook closed form, Anderson": closed_form(problem, Anderson()),
         "deqbook autograd, WarmStart, Picard": warm(problem, Picard()),
-        "deqbook autograd, WarmStart, default": warm(problem, Anderson()),
+        "deqbook autograd, WarmStart": warm(problem, None),
+        "deqbook autograd, plain": plain(problem),
         "deqbook autograd, Picard": autograd(problem, Picard()),
         "deqbook autograd, Anderson": autograd(problem, Anderson()),
     }
@@ -361,20 +381,23 @@ def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> d
         count, feedback = evaluations(problem, z0)
         counts.append(count)
         problem.descend(descent, feedback)
-    work, error = {}, dict.fromkeys(rows, math.inf)
+    work: dict[str, float] = {}
+    errors: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(CHECKS):
         z0 = problem.guess()
         loss, truth = problem.truth()
         for name, step in rows.items():
             with Products(problem) as counter:
                 _, grads = step(z0)
-            error[name] = min(error[name], disagreement(grads, truth))
+            errors[name].append(disagreement(grads, truth))
             if "optimistix" not in name:  # its products are not torch's
-                work[name] = counter.total
+                work.setdefault(name, counter.total)
         problem.descend(truth, evaluations(problem, z0)[1])
+        problem.settle(BETWEEN)
     one = {name: statistics.median(t[WARM_UP:]) for name, t in single.items()}
     forward, adjoint = (statistics.fmean(c) for c in zip(*counts[WARM_UP:]))
     floor = one["XUᵀ"] + forward * one["ZWᵀ"] + adjoint * one["VW"] + one["VᵀZ"] + one["VᵀX"]
+    error = {name: min(e) for name, e in errors.items()}
     return {
         "loss": loss,
         "milliseconds": {name: 1e3 * statistics.median(t[WARM_UP:]) for name, t in times.items()},
@@ -382,6 +405,7 @@ def race(problem: Problem, rows: dict[str, Step], steps: int, clock: Clock) -> d
             name: quartiles(t[WARM_UP:], times[REFERENCE][WARM_UP:]) for name, t in times.items()
         },
         "error": error,
+        "counts": {name: e <= AGREE for name, e in error.items()},
         "products": work,
         "product_milliseconds": {name: 1e3 * t for name, t in one.items()},
         "evaluations": {"forward": forward, "adjoint": adjoint},
@@ -403,7 +427,7 @@ def race_lines(result: dict[str, Any]) -> list[str]:
     for name, ms in result["milliseconds"].items():
         work = f"{result['products'][name]:.1f}" if name in result["products"] else "-"
         error = result["error"][name]
-        wrong = "" if error <= AGREE else "  not exact, does not count"
+        wrong = "" if result["counts"][name] else "  not exact, does not count"
         low, middle, high = result["ratio"][name]
         ratios = f"{middle:>8.2f} ({low:.2f}-{high:.2f}){ms / floor:>8.2f}"
         lines.append(f"  {name:36}{ms:>5.0f}{ratios}{work:>10}{error:>8.0e}{wrong}")
@@ -415,55 +439,201 @@ def race_lines(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+# -- mini-batches ----------------------------------------------------------------------------------
+
+
+@dataclass
+class MiniBatches(Problem):
+    """The same network; ``x`` and ``y`` are those of the batch, ``everyone`` holds them all."""
+
+    n: int = MANY
+    everyone: tuple[Tensor, Tensor] = field(init=False)
+    rows: Tensor = field(init=False)
+    kept: Feedback = field(init=False)  # of every sample, zero before its first visit
+
+    def __post_init__(self) -> None:
+        """Draw, and begin with the first samples."""
+        super().__post_init__()
+        self.everyone, nothing = (self.x, self.y), self.x.new_zeros(self.n, self.m)
+        self.kept = Feedback(nothing, nothing.clone())
+        self.turn_to(torch.arange(BATCH))
+
+    def turn_to(self, rows: Tensor) -> None:
+        """Make these samples the batch."""
+        self.rows, (x, y) = rows, self.everyone
+        self.x, self.y = x[rows], y[rows]
+
+    @property
+    def start(self) -> Feedback:
+        """Return the feedback of the batch's samples as they were visited last."""
+        return Feedback(self.kept.state[self.rows], self.kept.adjoint[self.rows])
+
+    def keep(self, feedback: Feedback) -> None:
+        """Remember the feedback of the batch's samples."""
+        self.kept.state[self.rows], self.kept.adjoint[self.rows] = feedback.state, feedback.adjoint
+
+
+def closed_form_by_batches(problem: MiniBatches) -> Step:
+    how: dict[str, Any] = {"solver": Picard(), "adjoint_solver": Picard(), "tol": TOL}
+
+    def step(z0: Tensor) -> tuple[float, Grads]:  # looks its own start up
+        last = Gradient(0.0, problem.y, {}, z0, feedback=problem.start)
+        how["contraction"] = problem.contraction()
+        now = gradient(problem.model, problem.x, problem.y, last=last, **how)
+        assert now.feedback is not None
+        problem.keep(now.feedback)
+        return now.loss, dict(now.grads)
+
+    return step
+
+
+def mini_contestants(problem: MiniBatches, jax_too: bool) -> dict[str, Step]:
+    rows = {
+        "deqbook autograd, WarmStart, Picard": warm(problem, Picard()),
+        "deqbook autograd, WarmStart": warm(problem, None),
+        "deqbook autograd, plain": plain(problem),
+        "deqbook autograd, Picard": autograd(problem, Picard()),
+    }
+    if get_deq is not None:
+        iterate = {"b_solver": "fixed_point_iter", "hook_ift": True}
+        rows |= {
+            "torchdeq fixed_point_iter": torchdeq(problem, "fixed_point_iter", ift=True),
+            "torchdeq fixed_point_iter, hook": torchdeq(problem, "fixed_point_iter", hook_ift=True),
+            "torchdeq anderson, hook": torchdeq(problem, "anderson", hook_ift=True),
+        } | {
+            f"torchdeq simple, {k} steps, hook": torchdeq(
+                problem, "simple_fixed_point_iter", f_max_iter=k, **iterate
+            )
+            for k in (3, 4, 5)
+        }
+    if jax_too:
+        rows["optimistix, GMRES(2) adjoint"] = optimistix(problem, 2)
+    rows |= {f"unrolled, {k} steps": unrolled(problem, k) for k in (4, 6, 12)}
+    # The reference comes last: it renews the feedback that the starts of the others are made of.
+    return rows | {REFERENCE: closed_form_by_batches(problem)}
+
+
+def training(
+    problem: MiniBatches, rows: dict[str, Step], clock: Clock, seed: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Train for some epochs; return the seconds of every step, and the errors."""
+    adam = torch.optim.Adam(problem.model.parameters(), lr=ADAM)
+    times: dict[str, list[float]] = {name: [] for name in rows}
+    errors: dict[str, list[float]] = {name: [] for name in rows}
+    wake = products(problem)["ZWᵀ"]
+    names = [name for name in rows if name != REFERENCE]
+    g = generator(seed)
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(problem.n, generator=g).split(BATCH):
+            problem.turn_to(batch)
+            z0 = problem.guess()
+            truth = problem.truth()[1]
+            names = [*names[1:], names[0]]  # nobody always follows on the same
+            for name in [*names, REFERENCE]:
+                wake()
+                start = clock()
+                _, grads = rows[name](z0)
+                times[name].append(clock() - start)
+                errors[name].append(disagreement(grads, truth))
+            for name, grad in grads.items():
+                getattr(problem.model, name).grad = grad
+            adam.step()
+    return times, errors
+
+
+def mini_race(seeds: range, jax_too: bool, clock: Clock) -> dict[str, Any]:
+    """Let everyone take every step of several trainings; compare all gradients with the truth."""
+    totals: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
+    errors: dict[str, list[float]] = {}
+    for seed in seeds:
+        practice, problem = MiniBatches(seed=seed), MiniBatches(seed=seed)
+        for step in mini_contestants(practice, False).values():  # loads code
+            step(practice.guess())
+        rows = mini_contestants(problem, jax_too)
+        for name, step in rows.items():
+            if "optimistix" in name:  # compiles; there is nothing that it could remember
+                step(problem.guess())
+        times, found = training(problem, rows, clock, seed)
+        for name, steps in times.items():
+            errors.setdefault(name, []).extend(found[name])
+            totals.setdefault(name, []).append(1e3 * statistics.fmean(steps))
+            ratios.setdefault(name, []).append(sum(steps) / sum(times[REFERENCE]))
+    within = {name: sum(e <= AGREE for e in all_) / len(all_) for name, all_ in errors.items()}
+    return {
+        "milliseconds": {name: statistics.median(t) for name, t in totals.items()},
+        "ratio": {name: quartiles(r, [1.0] * len(r)) for name, r in ratios.items()},
+        "error": {name: statistics.median(e) for name, e in errors.items()},
+        "within": within,
+        "counts": {name: share >= within[REFERENCE] - FEWER for name, share in within.items()},
+    }
+
+
+def mini_lines(result: dict[str, Any]) -> list[str]:
+    lines = [f"  {'':36}{'ms a step':>10}{'÷ ref (quartiles)':>20}{'error':>8}{'within':>8}"]
+    for name, ms in sorted(result["milliseconds"].items(), key=lambda item: item[1]):
+        low, middle, high = result["ratio"][name]
+        error, within = result["error"][name], result["within"][name]
+        wrong = "" if result["counts"][name] else "  not exact, does not count"
+        ratios = f"{middle:>8.2f} ({low:.2f}-{high:.2f})"
+        lines.append(f"  {name:36}{ms:>10.1f}{ratios}{error:>8.0e}{within:>8.0%}{wrong}")
+    return lines
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 
-def installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+def runs_of(group: str, result: dict[str, Any], *names: str) -> list[dict[str, Any]]:
+    """Return a line for each row of a race, as a receipt has it."""
+    return [
+        {
+            "group": group,
+            "case": {"row": row},
+            "result": {k: result[k][row] for k in names if row in result[k]},
+        }
+        for row in result["milliseconds"]
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="A training step side by side with two peers.")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here as well")
-    parser.add_argument("--steps", type=int, default=9, help="training steps to take (9)")
-    parser.add_argument("--threads", type=int, default=2, help="threads for everybody (2)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the data and the weights (0)")
-    options = parser.parse_args(arguments)
-    if options.steps < 1 or options.threads < 1:
-        parser.error("--steps and --threads must be at least 1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(options.threads)
-    if hasattr(os, "sched_setaffinity"):  # XLA sizes its pool by the processors it may use
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    options = parser("A training step side by side with two peers.")
+    options.add_argument("--steps", type=int, default=9, help="steps of the full batch (9)")
+    options.add_argument("--rounds", type=int, default=5, help="trainings by mini-batches (5)")
+    given = options.parse_args(arguments)
+    if min(given.steps, given.threads, given.rounds) < 1:
+        options.error("--steps, --rounds and --threads must be at least 1")
+    take_threads(given.threads)
+    before = load()
     jax_too = all(installed(p) for p in ("jax", "optimistix"))
     if get_deq is None:
         print("torchdeq is not installed: its rows are skipped (pip install 'deqbook[bench]').")
     if not jax_too:
-        print("optimistix is not installed: its rows are skipped (pip install optimistix).")
+        print("optimistix is not installed: its rows are skipped (pip install 'deqbook[bench]').")
 
-    problem = Problem(seed=options.seed)
+    problem = Problem(seed=given.seed)
+    clock = clock_for(given.threads)
     print(
         f"One training step: n = {problem.n}, d = {problem.d}, m = {problem.m}, float32, tolerance "
-        f"{TOL:.0e}, threads: {options.threads}; median of {options.steps} steps."
+        f"{TOL:.0e}, threads: {given.threads}, load {before}; median of {given.steps} steps."
     )
-    # On one thread processor time is the same thing, and deaf to whatever else the machine does.
-    clock = time.process_time if options.threads == 1 else time.perf_counter
-    result = race(problem, contestants(problem, jax_too), options.steps, clock)
-    print(*race_lines(result), sep="\n")
-    torch.set_num_threads(before)
-    if options.json:
-        packages = ("deqbook", "torch", "torchdeq", "jax", "optimistix")
-        report = {
-            "versions": {p: installed(p) for p in packages},
-            "tolerance": TOL,
-            "threads": options.threads,
-            "step": result,
+    full = race(problem, contestants(problem, jax_too), given.steps, clock)
+    print(*race_lines(full), sep="\n", flush=True)
+
+    print(
+        f"\nMini-batches of {BATCH} with Adam, {EPOCHS} epochs of {MANY} samples from the first "
+        f"step on; the time of all steps together, median of {given.rounds} trainings."
+    )
+    seeds = range(given.seed, given.seed + given.rounds)
+    mini = mini_race(seeds, jax_too, clock)
+    print(*mini_lines(mini), sep="\n")
+    if given.json:
+        where = circumstances(given.threads, before) | {
+            "floor_milliseconds": full["floor_milliseconds"],
+            "evaluations": full["evaluations"],
         }
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        rows = runs_of("full batch", full, "milliseconds", "ratio", "error", "counts", "products")
+        rows += runs_of("mini-batches", mini, "milliseconds", "ratio", "error", "counts", "within")
+        write_receipt(given.json, COMMAND, where, rows)
     return 0
 
 

@@ -75,7 +75,8 @@ def readable(tex: str) -> str:
 
 def words(tag: Tag) -> str:
     """Return the text of an element, formulas in letters."""
-    text = TEX.sub(lambda m: readable(m[1] or m[2]), tag.get_text(" "))
+    plain = tag.get_text(" ").replace("\N{WORD JOINER}", "")
+    text = TEX.sub(lambda m: readable(m[1] or m[2]), plain)
     return re.sub(r"\s+([.,;:)])", r"\1", " ".join(text.split()))
 
 

@@ -3,12 +3,14 @@
 A proof with ``:class: dropdown`` becomes a plain HTML disclosure, which needs no script and answers
 to the keyboard: sphinx-proof writes no title for sphinx-togglebutton to put its button on, and the
 page would stop with an error. The anchors that both packages repeat for every theorem, proof and
-exercise are dropped, since an anchor has to be unique on its page. And a box that has an anchor of
-its own offers it as a link, as headings do.
+exercise are dropped, since an anchor has to be unique on its page. A box that has an anchor of its
+own offers it as a link, as headings do. And an exercise tells its level without a second pair of
+brackets.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -19,6 +21,7 @@ from sphinx_proof.nodes import proof_node
 REPEATED_IDS = {"proof", "proof-content", "exercise-content", "solution-content"}
 LEAD = "Proof. "
 PACKAGES = ("sphinx_proof", "sphinx_exercise")
+LEVEL = re.compile(r" \((easy|medium|hard|open)\)(\)?)$")
 
 
 class folded_proof(nodes.General, nodes.Element):
@@ -37,6 +40,8 @@ class Repairs(SphinxPostTransform):
                 proof.replace_self(folded_proof("", *without_lead(proof[0])))
         for box in self.document.findall(is_box):
             title = box.next_node(nodes.title, descend=True)
+            if title is not None:
+                tidy(title)
             if title is not None and title.parent is box and box["ids"]:
                 title += nodes.raw("", permalink(box["ids"][0]), format="html")
         for element in self.document.findall(nodes.Element):
@@ -50,6 +55,17 @@ class Repairs(SphinxPostTransform):
 def is_box(node: nodes.Node) -> bool:
     """Tell whether this is a theorem, an exercise, or another box of the two packages."""
     return isinstance(node, nodes.Admonition) and type(node).__module__.startswith(PACKAGES)
+
+
+def tidy(title: nodes.Element) -> None:
+    """Write the title of an exercise or a solution: its level after a dot, no underlined space."""
+    for text in list(title.findall(nodes.Text)):
+        told = LEVEL.sub(r" · \1\2", text)
+        link = text.parent
+        if isinstance(link, nodes.reference) and link[0] is text and told.startswith(" "):
+            told = told.lstrip()
+            link.parent.insert(link.parent.index(link), nodes.Text(" "))
+        text.parent.replace(text, nodes.Text(told))
 
 
 def permalink(anchor: str) -> str:

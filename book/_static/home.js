@@ -16,6 +16,17 @@
   }
   window.deqCount = count; // a test compares it with brute force
 
+  // Whole per cents that add up to a hundred: the largest remainders are rounded up.
+  function percent(tally) {
+    const all = tally.reduce((sum, n) => sum + n, 0);
+    const exact = tally.map((n) => (100 * n) / all);
+    const shares = exact.map(Math.floor);
+    const order = exact.map((x, k) => [x - Math.floor(x), k]).sort((p, q) => q[0] - p[0]);
+    const missing = 100 - shares.reduce((sum, n) => sum + n, 0);
+    order.slice(0, missing).forEach(([, k]) => (shares[k] += 1));
+    return shares;
+  }
+
   function draw(figure) {
     const canvas = figure.querySelector("canvas");
     const [b, c] = [...figure.querySelectorAll("input")].map((input) => Number(input.value));
@@ -30,9 +41,11 @@
         context.fillRect(i, j, 1, 1);
       }
     }
-    const parts = tally.map((n, k) => [Math.round((100 * n) / size ** 2), NAMES[k], k]).filter(([share]) => share);
-    figure.querySelectorAll("output")[0].textContent = b.toFixed(1);
-    figure.querySelectorAll("output")[1].textContent = c.toFixed(1);
+    const shares = percent(tally);
+    const parts = shares.map((share, k) => [share, NAMES[k], k]).filter(([share]) => share);
+    const written = (x) => x.toFixed(1).replace("-", "−");
+    figure.querySelectorAll("output")[0].textContent = written(b);
+    figure.querySelectorAll("output")[1].textContent = written(c);
     const told = figure.querySelector(".deq-home-told");
     told.replaceChildren();
     parts.forEach(([share, name, k]) => {
@@ -43,7 +56,7 @@
       told.append(item);
     });
     const norm = Math.max(Math.abs(b), Math.abs(c));
-    figure.querySelector(".deq-home-norm").textContent = `‖W‖ = ${norm.toFixed(1)}`;
+    figure.querySelector(".deq-home-norm").innerHTML = `‖<i>W</i>‖ = ${norm.toFixed(1)}`;
     const says = parts.map(([share, name]) => `${name} for ${share} percent`).join(", ");
     canvas.setAttribute("aria-label", `Plane of q. Equilibria: ${says} of it.`);
   }
@@ -56,8 +69,8 @@
     figure.innerHTML =
       '<canvas width="180" height="180" role="img"></canvas><div>' +
       '<p class="deq-home-buttons"></p>' +
-      '<label>second unit acts on the first, b = <output></output><input type="range" min="-3" max="3" step="0.1" value="-2"></label>' +
-      '<label>first unit acts on the second, c = <output></output><input type="range" min="-3" max="3" step="0.1" value="-2"></label>' +
+      '<label>second unit acts on the first, <i>b</i> = <output></output><input type="range" min="-3" max="3" step="0.1" value="-2"></label>' +
+      '<label>first unit acts on the second, <i>c</i> = <output></output><input type="range" min="-3" max="3" step="0.1" value="-2"></label>' +
       '<p class="deq-home-norm"></p><p class="deq-home-told" role="status"></p></div>';
     const inputs = figure.querySelectorAll("input");
     [["a rotation", 3, -3], ["inhibition", -2, -2], ["excitation", 2, 2], ["a contraction", 0.5, 0.5]].forEach(([name, b, c]) => {

@@ -1,7 +1,8 @@
 """Numbers and formulas for a reader: names such as ``λ_min(ZZᵀ)`` as HTML, and no 3.28e+15.
 
 Names of measurements are plain text, so that a terminal can show them: ``σ_w²``, ``e^{-2κt}``. On a
-page :func:`formula` sets their letters in italics and their indices low and high.
+page :func:`formula` sets their letters in italics and their indices low and high, and holds
+together what a line must not break: an index and its letter, the two sides of a plus.
 """
 
 from __future__ import annotations
@@ -21,14 +22,20 @@ WHOLE = 'style="text-align:left;white-space:nowrap"'
 
 #: From here and up to there a number is written without a power of ten.
 PLAIN = (1e-3, 1e5)
+#: Below this a number is zero.
+NOTHING = 1e-300
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "\N{MINUS SIGN}"
+#: A space at which no line ends, and the mark that keeps two characters on one line.
+HARD, JOINED = "\N{NO-BREAK SPACE}", "\N{WORD JOINER}"
+#: Signs that bind what stands on both sides of them; a line may end after the second kind.
+BINDS, RELATES = "+−·÷/⊗∘", "=<>≤≥≈⪰⪯≠∈→↦"
 
 #: Words that stand in formulas, so that a minus may stand beside them.
 OPERATOR = re.compile("cos|dist|exp|log|max|mean|min|rank|sin|sup|tanh|var")
 #: Two letters that are a word; others are a product.
 TWO_LETTERS = re.compile(
-    "an|as|at|be|by|do|go|id|if|im|in|is|it|ln|my|no|of|on|or|pl|re|so|to|tr|up|us|vs|we"
+    "an|as|at|be|by|do|go|id|if|im|in|is|it|ln|my|no|of|on|or|pf|pl|re|so|to|tr|up|us|vs|we"
 )
 #: What follows the letter a where it is a letter; before other words it is the article.
 AFTER_A = re.compile("after|at|has|is|moved|moves|stays|tends|vs")
@@ -39,7 +46,7 @@ _TOKEN = re.compile(
     | (?P<level>[_^])(?P<inner>
           \{(?P<braced>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\}  # e^{-2κt}
         | \([^()]*\)                                   # G^(ℓ)
-        | (?:min|max|ker|ij|jk)(?![a-z])               # λ_min
+        | (?:min|max|ker|pf|ij|jk)(?![a-z])            # λ_min
         | \d+
         | [A-Za-z][₀-₉]+                               # k^t₂
         | .[\u0300-\u036f]*)
@@ -62,13 +69,21 @@ def number(x: float) -> str:
     ['0.9994', '400', '3.3 × 10¹⁵', '10⁻¹⁰', '−2.5 × 10⁻⁷']
     >>> [number(x) for x in (0.0, math.inf, -math.inf, math.nan)]
     ['0', '∞', '−∞', 'not a number']
+
+    The least positive number stands for "above zero", and is told as zero.
+
+    >>> import sys
+    >>> number(sys.float_info.min)
+    '0'
     """
     if math.isnan(x):
         return "not a number"
     sign, size = (MINUS if x < 0 else ""), abs(x)
     if math.isinf(size):
         return f"{sign}∞"
-    if size == 0 or PLAIN[0] <= size < PLAIN[1]:
+    if size < NOTHING:
+        return "0"
+    if PLAIN[0] <= size < PLAIN[1]:
         # "g" would write the four digits of 12345 as 1.234e+04.
         return sign + (f"{size:.0f}" if size >= 9999.5 else f"{size:.4g}")
     digits, _, power = f"{size:.1e}".partition("e")
@@ -78,19 +93,29 @@ def number(x: float) -> str:
 
 
 def formula(text: str) -> str:
-    """Set a name that is part words, part mathematics, as HTML.
+    r"""Set a name that is part words, part mathematics, as HTML.
 
     Letters that stand alone become italic, ``_`` and ``^`` and Unicode's small digits become
     indices, hyphens between symbols become minus signs. Words stay as they are.
 
     >>> formula("largest σ_w²")
-    'largest <i>σ</i><sub><i>w</i></sub><sup>2</sup>'
+    'largest <i>σ</i>\u2060<sub><i>w</i></sub>\u2060<sup>2</sup>'
     >>> formula("e^{-2κt}")
-    '<i>e</i><sup>−2<i>κ</i><i>t</i></sup>'
+    '<i>e</i>\u2060<sup>−2<i>κ</i><i>t</i></sup>'
     >>> formula("a random point of ZZᵀ, L-BFGS-B")
-    'a random point of <i>ZZ</i><sup>⊤</sup>, L-BFGS-B'
+    'a random point of <i>ZZ</i>\u2060<sup>⊤</sup>, L-BFGS-B'
     """
-    return "".join(_pieces(unicodedata.normalize("NFD", text)))
+    plain = unicodedata.normalize("NFD", text).replace("𝓛", "ℒ")
+    # A space ends an index: ∂_z f is one thing.
+    plain = re.sub(r"(∂_(?:\{[^{}]*\}|.)) (?=\w)", rf"\1{JOINED}", plain)
+    return "".join(_pieces(_held(plain)))
+
+
+def _held(text: str) -> str:
+    """Let no line end beside a sign that binds, before a relation, or before its short end."""
+    text = re.sub(rf" (?=[{BINDS}{RELATES}]|- )", HARD, text)
+    text = re.sub(rf"(?<=[{BINDS}]) |(?<={HARD}-) ", HARD, text)
+    return re.sub(rf"(?<=[{RELATES}]) (?=\S{{1,4}}(?:[\s,.:;)]|$))", HARD, text)
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -119,7 +144,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _at(tag: str, inner: str) -> str:
-    return f"<{tag}>{inner}</{tag}>"
+    return f"{JOINED}<{tag}>{inner}</{tag}>"
 
 
 def _full_size(small: str) -> str:
@@ -160,10 +185,13 @@ def _is_article(before: str, piece: str, after: str) -> bool:
 
 def _is_minus(before: str, after: str) -> bool:
     """Tell a minus sign from a hyphen."""
-    if not before or before[-1] in " ({[|‖⟨,÷=":
+    if not before or before[-1] in f" {HARD}({{[|‖⟨,÷=":
         return True
     left, right = re.search(r"[A-Za-z]{3,}$", before), re.match(r"[A-Za-z]{3,}", after)
     if left and not OPERATOR.fullmatch(left[0]):
         return False
-    word = right and not OPERATOR.fullmatch(right[0])
+    short = re.match(r"[A-Za-z]{2}(?![A-Za-z])", after)  # κ-PL, but I-DW
+    word = (right and not OPERATOR.fullmatch(right[0])) or (
+        short and TWO_LETTERS.fullmatch(short[0].lower())
+    )
     return not (word and re.search(r"[\w)]$", before))

@@ -26,6 +26,7 @@ from torch import Tensor
 from deqbook.activations import Activation, activation, relu
 from deqbook.linalg import operator_norm, perron_root, spectral_radius, symmetric_part
 from deqbook.runtime import tensor
+from deqbook.typeset import formula
 
 __all__ = [
     "Affine",
@@ -177,7 +178,8 @@ class Certificate:
 
     def _repr_html_(self) -> str:
         mark = "certified" if self.holds else "not certified"
-        return f"<p><b>{mark}</b> ({self.kind}): {self.why}</p>"
+        kind = "" if self.kind == mark else f" ({self.kind})"
+        return f"<p><b>{mark}</b>{kind}: {formula(self.why)}</p>"
 
 
 def monotonicity(W: Tensor) -> float:

@@ -25,8 +25,6 @@ except ModuleNotFoundError:  # Python 3.10
     tomllib = pytest.importorskip("tomli")
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Peers for the benchmarks; whoever runs those installs them, the book does not need them.
-UNPINNED_EXTRAS = {"bench"}
 
 
 def constraints() -> dict[str, Version]:
@@ -63,7 +61,7 @@ def requirements() -> list[Requirement]:
     declared = project()
     extras = declared["optional-dependencies"]
     texts = list(declared["dependencies"])
-    for extra in sorted(extras.keys() - UNPINNED_EXTRAS):
+    for extra in sorted(extras):
         texts += extras[extra]
     return [Requirement(text) for text in texts]
 

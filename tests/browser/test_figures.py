@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 skip_without_browser()
 
-CHAPTERS = [p for p in toc_pages() if p.startswith("chapters/") or p == "book/gallery"]
+DRAWN = ("chapters/", "book/gallery", "book/benchmarks")
+CHAPTERS = [p for p in toc_pages() if p.startswith(DRAWN)]
 #: CSS pixels on a phone of 390.
 SMALLEST = 11.0
 

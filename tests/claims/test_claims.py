@@ -315,7 +315,7 @@ def test_a_control_may_say_that_it_measures_another_thing() -> None:
     assert evidence.status == "holds"
     assert evidence.controls[0].measurements[0].name == "size of x²"
     assert "size of x⁴" in str(evidence)
-    assert "size of <i>x</i><sup>4</sup>" in evidence._repr_html_()
+    assert "size of <i>x</i>\u2060<sup>4</sup>" in evidence._repr_html_()
 
 
 @pytest.mark.usefixtures("empty")

@@ -45,7 +45,7 @@ def opened(e: Evidence) -> Tag:
 def line(e: Evidence) -> str:
     told = opened(e).summary
     assert told is not None
-    return " ".join(told.get_text().split())
+    return " ".join(told.get_text().replace("\N{WORD JOINER}", "").split())
 
 
 def test_the_line_tells_verdict_title_headline_slack_and_controls() -> None:

@@ -20,6 +20,7 @@ import tiny_experiment
 from tiny_cases import Tiny, noted
 from tiny_experiment import COMMAND, TINY, go, jobs
 
+from deqbook.cli import main, verify
 from deqbook.experiments.declaration import NotRun, Statement, Verdict
 from deqbook.experiments.engine import Unfinished, differences, execute
 from deqbook.experiments.places import Cluster, PlaceError, Processes
@@ -350,6 +351,17 @@ def test_a_cluster_whose_scheduler_is_restarted(out: Path, cluster) -> None:
     assert len(found) == 1
     assert any("was lost" in text for text in said)
     same(out)
+
+
+def test_claims_run_on_a_cluster_too(cluster, capsys) -> None:
+    here = ["verify", "gao2022.lemma2.2", "--seeds", "2", "--json", "--jobs", "1"]
+    rows = []
+    for more in ([], ["--scheduler", cluster()]):
+        assert main(here + more) == 0
+        rows.append(json.loads(capsys.readouterr().out)["claims"])
+    alone, together = rows
+    assert verify.differences(alone, together) == []
+    assert [run["seed"] for run in together[0]["runs"]] == [0, 1]
 
 
 def test_no_scheduler_is_said(out: Path) -> None:

@@ -14,7 +14,7 @@ from deqbook.experiments import cells, ours, widths
 from deqbook.experiments.cases import cell, descent, kernels
 from deqbook.experiments.catalogue import EXPERIMENTS
 from deqbook.experiments.declaration import Experiment
-from deqbook.experiments.gallery import facts, overview, rules, shown
+from deqbook.experiments.gallery import Shown, Table, facts, overview, rules, shown
 from deqbook.experiments.receipts import Results, read
 from deqbook.experiments.worker import Checkpoint, OutOfTime, key_of
 from deqbook.pages.p03d_real_data.lab import DescentRun, edge
@@ -76,6 +76,9 @@ def test_a_part_of_the_results_is_judged_as_far_as_it_goes() -> None:
     one, results = results_of("ling2023-fig1", "paper")
     narrow = replace(results, runs=tuple(r for r in results.runs if r["case"]["m"] == 125))
     assert one.judge(narrow).word == "not run"
+    assert Shown(one, "paper", narrow).left_out == "m = 250, 500, 1000"
+    most = replace(results, runs=results.runs[1:])
+    assert Shown(one, "paper", most).left_out == "1 of 24 cases"
     sphere = replace(results, runs=tuple(r for r in results.runs if "sphere" in r["group"]))
     assert one.judge(sphere).word == "partly"  # all that was run holds, but not all was run
 
@@ -92,6 +95,9 @@ def test_the_gallery_has_a_row_for_each() -> None:
     assert shown("ling2023-fig1").word == "partly"
     assert shown("bound-n").word == "partly"  # ours: nothing is published to be smaller than
     assert "in miniature" in shown("nguyen2022-fig4.4").word
+    assert shown("ling2023-fig1").left_out == ""
+    assert rules("ling2023-fig1").summary.startswith("5 of 6 sentences came out")
+    assert "5\u00a0%" in Table((), [["5 % at m = 3"]])._repr_html_()  # no line begins with a sign
     assert [row[3] for row in rules("ling2023-fig1").rows].count("no (not counted)") == 3
 
 
@@ -123,8 +129,8 @@ def test_the_beginning_of_a_training_run_comes_out_again(
     assert other["loss"] != pytest.approx(entry["result"]["loss"][:2], rel=1e-3)
 
 
-def test_a_path_comes_out_again(tmp_path: Path) -> None:
-    ((_, profile),) = [s for s in SHIPPED if s[0] == "nguyen2022-fig4.1-2"]
+@pytest.mark.parametrize("profile", [s[1] for s in SHIPPED if s[0] == "nguyen2022-fig4.1-2"])
+def test_a_path_comes_out_again(profile: str, tmp_path: Path) -> None:
     _, results = results_of("nguyen2022-fig4.1-2", profile)
     # Where the cell is chaotic, rounding decides; and twelve images make the plane.
     entry = drawn(results, lambda r: r["case"]["std2"] == 0.01)

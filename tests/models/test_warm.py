@@ -28,7 +28,7 @@ from deqbook.models import (
 )
 from deqbook.models.warm import _fingerprints
 from deqbook.runtime import generator, normal
-from deqbook.solvers import Anderson, NotConverged, Picard, Solution, Solver
+from deqbook.solvers import Adaptive, Anderson, NotConverged, Picard, Solution, Solver
 from deqbook.wellposed import Affine, Unstructured
 
 TOL = 1e-11
@@ -155,10 +155,11 @@ def test_every_step_is_that_of_the_cold_start(name: str) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_a_warm_step_is_less_work(model: EquilibriumModel, part: float) -> None:
+    """Than a cold one by the same solver."""
     net, x, warm, cold = WarmStart(model), data(), Products(), Products()
     for k in range(8):
         with cold:
-            step(model, x)
+            step(model, x, solver=Adaptive(), adjoint=IFT(Adaptive()))
         with warm:
             step(net, x, lr=1e-5)
         if k == 3:

@@ -133,7 +133,9 @@ def _summary(e: Shown) -> str:
     if e.controls:
         broken = sum(c.breaks for c in e.controls)
         parts.append(f"controls broken {broken}/{len(e.controls)}")
-    facts = "".join(f' <span {WHOLE} class="deq-fact">· {part}</span>' for part in parts)
+    # A line may end after a dot, and never begins with one.
+    dot = '<span class="deq-fact">&nbsp;·</span>'
+    facts = "".join(f'{dot} <span {WHOLE} class="deq-fact">{part}</span>' for part in parts)
     told = f'<b class="deq-verdict">{verdict(e.status, e.standing)}</b>'
     return f"{told} {formula(e.title)}{facts}"
 

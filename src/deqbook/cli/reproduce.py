@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deqbook.experiments.declaration import Experiment
     from deqbook.experiments.engine import Outcome
-    from deqbook.experiments.places import Place
     from deqbook.experiments.receipts import Results
 
 __all__ = ["add_parser", "run", "seconds"]
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from deqbook.data import DataError
     from deqbook.experiments.catalogue import EXPERIMENTS
     from deqbook.experiments.engine import execute
-    from deqbook.experiments.places import PlaceError
+    from deqbook.experiments.places import PlaceError, chosen
     from deqbook.experiments.receipts import ReceiptError
     from deqbook.experiments.worker import NoRoom
 
@@ -127,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
             jobs,
             out,
             experiment.command(profile, args.only),
-            place=_place(args),
+            place=chosen(args.jobs, args.scheduler),
             budget=args.budget,
             device=args.device,
             cheapest_first=args.cheapest_first,
@@ -138,14 +137,6 @@ def run(args: argparse.Namespace) -> int:
     except (ReceiptError, PlaceError, DataError, OSError) as error:
         return _refuse(str(error))
     return _report(experiment, profile, out, outcome)
-
-
-def _place(args: argparse.Namespace) -> Place:
-    from deqbook.experiments.places import Cluster, Here, Processes
-
-    if args.scheduler is not None:
-        return Cluster(args.scheduler)
-    return Here() if args.jobs == 1 else Processes(args.jobs)
 
 
 def _has(device: str) -> bool:

@@ -42,6 +42,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="how many, from 0 on (default 5), or which: 0-4,100-104",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="run on a Dask cluster, e.g. tcp://10.0.0.1:8786; its workers need deqbook[cluster]",
+    )
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
     parser.add_argument(
         "--against",
@@ -78,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit status."""
     # Imported here so that `deqbook --help` does not wait for torch.
     from deqbook.claims.registry import load_chapters, verify
-    from deqbook.experiments.places import Processes
+    from deqbook.experiments.places import PlaceError
+    from deqbook.experiments.places import chosen as place
     from deqbook.runtime import progress
 
     registry = load_chapters()
@@ -96,12 +102,16 @@ def run(args: argparse.Namespace) -> int:
     verdicts: list[Verdict] = []
     ids = [c.id for c in chosen]
     workers = min(args.jobs, len(ids) * len(args.seeds))
-    pool = Processes(workers).open() if workers > 1 else nullcontext((None, 1))
+    alone = workers == 1 and args.scheduler is None
     try:
-        with pool as (executor, _):
+        with nullcontext((None, 1)) if alone else place(workers, args.scheduler).open() as pool:
+            executor, _ = pool
             for verdict in verify(ids, seeds=args.seeds, executor=executor):
                 verdicts.append(verdict)
                 progress(f"{len(verdicts)}/{len(ids)} {verdict.claim.id}: {verdict.status}")
+    except PlaceError as error:
+        print(f"deqbook verify: {error}", file=sys.stderr)
+        return 2
     finally:
         progress("")
     seconds = time.perf_counter() - started

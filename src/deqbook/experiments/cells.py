@@ -63,7 +63,8 @@ def _draw_paths(results: Results) -> Figure:
     for (left, right), (std, _), title in zip(rows, STDS, titles):
         for run in _of(results, std):
             steps = np.arange(len(run["median"]))
-            (curve,) = left.semilogy(steps, run["median"], ms=4, **graded(1)[0])
+            # one kind of curve, a seed each: no markers
+            (curve,) = left.semilogy(steps, run["median"], **graded(1)[0] | {"marker": ""})
             left.fill_between(steps, run["low"], run["high"], color=curve.get_color(), alpha=0.15)
         left.set(ylabel=title, ylim=(1e-13, 5))
         draw_plane(right, _of(results, std)[0]["paths"])
@@ -145,7 +146,10 @@ INITIALISATION = Experiment(
     code=CODE,
     differs="Channels, images and the memory of Anderson's method (5) are ours.",
     data=("mnist10",),
-    shipped={"book": FOLDER / "results" / "nguyen2022_fig4_1_2.json"},
+    shipped={
+        "book": FOLDER / "results" / "nguyen2022_fig4_1_2.json",
+        "paper": FOLDER / "results" / "nguyen2022_fig4_1_2_paper.json",
+    },
 )
 
 

@@ -16,28 +16,39 @@ __all__ = ["Shown", "Table", "facts", "overview", "rules", "shown"]
 
 @dataclass(frozen=True)
 class Table:
-    """A table for a page, HTML there and plain text elsewhere; it may have no head."""
+    """A table for a page, HTML there and plain text elsewhere; it may have no head.
+
+    Where there is a ``summary`` it is seen, and the table behind it on demand.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    summary: str = ""
 
     def _repr_html_(self) -> str:
         top = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
         head = f"<thead><tr>{top}</tr></thead>" if top else ""
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
-        return (
+        table = (
             '<div class="table-wrapper" role="region" tabindex="0" aria-label="table">'
             f'<table class="docutils">{head}<tbody>{body}</tbody></table></div>'
         )
+        if not self.summary:
+            return table
+        return (
+            f'<details class="deq-proof"><summary>{escape(self.summary)}</summary>{table}</details>'
+        )
 
     def __repr__(self) -> str:
-        return "\n".join(" · ".join(row) for row in (self.head, *self.rows) if row)
+        top = [self.summary] if self.summary else []
+        return "\n".join(top + [" · ".join(row) for row in (self.head, *self.rows) if row])
 
 
 def _cell(text: str) -> str:
     if text.startswith("deqbook "):
         return f"<td><code>{escape(text)}</code></td>"
-    return f"<td>{escape(text)}</td>"
+    whole = text.replace(" %", "\u00a0%").replace(" = ", "\u00a0=\u00a0")
+    return f"<td>{escape(whole)}</td>"
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,22 @@ class Shown:
         found = len(self.results.runs)
         return f"{found}" if found == wanted else f"{found} of {wanted}"
 
+    @property
+    def left_out(self) -> str:
+        """What tells the cases that were not run from those that were, e.g. ``m = 4000``."""
+        one = self.experiment
+        jobs = [(group, dict(one.plain(case))) for group, case in one.cases[self.profile]()]
+        done = [(r["group"], r["case"]) for r in self.results.runs]
+        missing = [job for job in jobs if job not in done]
+        if not missing:
+            return ""
+        for name in missing[0][1]:
+            known = [case[name] for _, case in done]
+            values = sorted({case[name] for _, case in missing if case[name] not in known})
+            if values and all(case[name] in values for _, case in missing):
+                return f"{name} = {', '.join(map(str, values))}"
+        return f"{len(missing)} of {len(jobs)} cases"
+
 
 def shown(name: str) -> Shown:
     """Return an experiment with its shipped results; the published size if both sizes ship."""
@@ -102,11 +129,17 @@ def facts(name: str) -> Table:
     s = shown(name)
     rows = [("verdict", s.word), ("run", one.sizes[s.profile]), ("published", one.published)]
     cost = f"{s.cases}, {s.time} on one core" if s.results.cost else s.cases
-    return Table((), [*rows, ("cases", cost), ("command", one.command(s.profile))])
+    rows.append(("cases", cost))
+    if s.left_out:
+        rows.append(("not run", s.left_out))
+    return Table((), [*rows, ("command", one.command(s.profile))])
 
 
 def rules(name: str) -> Table:
-    """Return a row for each statement: what is printed, the rule, what was found."""
+    """Return a row for each statement: what is printed, the rule, what was found; folded."""
+    verdict = shown(name).verdict
+    counted = [f.holds for f in verdict.findings if f.statement.counts]
+    told = f"{counted.count(True)} of {len(counted)} sentences came out: the rules one by one"
     marks = {True: "yes", False: "no", None: "not run"}
     rows = [
         (
@@ -115,6 +148,6 @@ def rules(name: str) -> Table:
             f.measured,
             marks[f.holds] + ("" if f.statement.counts else " (not counted)"),
         )
-        for f in shown(name).verdict.findings
+        for f in verdict.findings
     ]
-    return Table(("printed", "rule", "found", "holds"), rows)
+    return Table(("printed", "rule", "found", "holds"), rows, told)

@@ -84,8 +84,8 @@ KERNEL = Experiment(
     printed="No figure: the sources prove closeness at large width, without an experiment.",
     published="none",
     sizes={
-        "book": "m = 100, 200, 400, three networks, 10 draws, 1 seed",
-        "paper": "m = 100 to 3200, three networks, 10 draws, 2 sets of inputs",
+        "book": "m = 100, 200, 400; three networks; 10 draws; 1 seed",
+        "paper": "m = 100 to 3200; three networks; 10 draws; 2 sets of inputs",
     },
     cases={
         "book": partial(kernel_cases, (100, 200, 400), 10, (0,)),
@@ -204,8 +204,8 @@ BOUND = Experiment(
     printed="No figure: Theorem 4.1 is not computed on data in the source.",
     published="none",
     sizes={
-        "book": "n = 50, 100, 200, m = 100, 4 sets, 1 seed",
-        "paper": "n = 50 to 800, m = 500, 4 sets, 3 seeds",
+        "book": "n = 50, 100, 200; m = 100; 4 sets; 1 seed",
+        "paper": "n = 50 to 800; m = 500; 4 sets; 3 seeds",
     },
     cases={
         "book": partial(bound_cases, (50, 100, 200), 100, (0,)),

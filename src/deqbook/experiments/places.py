@@ -18,7 +18,7 @@ from importlib import import_module
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
-__all__ = ["Cluster", "Here", "Place", "PlaceError", "Processes"]
+__all__ = ["Cluster", "Here", "Place", "PlaceError", "Processes", "chosen"]
 
 
 class PlaceError(RuntimeError):
@@ -187,6 +187,17 @@ class Cluster:
 
     def __str__(self) -> str:
         return f"on the cluster at {self.address}"
+
+
+def chosen(jobs: int, scheduler: str | None) -> Place:
+    """Return the place that the options ``--jobs`` and ``--scheduler`` ask for.
+
+    >>> str(chosen(1, None)), str(chosen(2, None)), str(chosen(1, "tcp://10.0.0.1:8786"))
+    ('in this process', 'on 2 processes', 'on the cluster at tcp://10.0.0.1:8786')
+    """
+    if scheduler is not None:
+        return Cluster(scheduler)
+    return Here() if jobs == 1 else Processes(jobs)
 
 
 def _distributed() -> Any:

@@ -183,10 +183,10 @@ GAO2022 = Experiment(
         "MNIST, Fashion-MNIST, CIFAR-10 and SVHN, for widths 500 to 4000. Wider curves fall faster "
         "and end lower, in training and in test; the norms are flat lines just below 0.2."
     ),
-    published="n = 1000, m = 500 to 4000, 1000 epochs, 4 sets",
+    published="n = 1000; m = 500 to 4000; 1000 epochs; 4 sets",
     sizes={
-        "book": "n = 100, m = 50, 100, 200, 300 epochs, 4 sets, 2 seeds",
-        "paper": "n = 1000, m = 500, 1000, 2000, 4000, 1000 epochs, 4 sets, 1 seed",
+        "book": "n = 100; m = 50, 100, 200; 300 epochs; 4 sets; 2 seeds",
+        "paper": "n = 1000; m = 500, 1000, 2000, 4000; 1000 epochs; 4 sets; 1 seed",
     },
     cases={
         "book": partial(gao2022_cases, (50, 100, 200), 100, 300, (0, 1)),
@@ -261,8 +261,8 @@ GAO2023 = Experiment(
     ),
     published="n = 1000 (MNIST, 500 of each of two classes); widths, step and epochs not stated",
     sizes={
-        "book": "n = 100, m = 50, 100, 200, 300 epochs, 2 seeds",
-        "paper": "n = 1000, m = 500, 1000, 2000, 1000 epochs, 1 seed",
+        "book": "n = 100; m = 50, 100, 200; 300 epochs; 2 seeds",
+        "paper": "n = 1000; m = 500, 1000, 2000; 1000 epochs; 1 seed",
     },
     cases={
         "book": partial(gao2023_cases, (50, 100, 200), 100, 300, (0, 1)),
@@ -395,10 +395,10 @@ LING2023 = Experiment(
         "MNIST, CIFAR-10. Wider curves fall faster and end lower. The text adds that ‖W‖ stays "
         "below 1, and takes the order for a sign that Gram matrices become more stable."
     ),
-    published="n = 1000, d = 1000 (sphere) or 784, 3 sets; widths, step and epochs not stated",
+    published="n = 1000; d = 1000 (sphere) or 784; 3 sets; widths, step and epochs not stated",
     sizes={
-        "book": "n = 100, m = 25, 50, 100, 60 epochs, 3 sets, 2 steps, 2 seeds",
-        "paper": "n = 1000, m = 125, 250, 500, 1000, 100 epochs, 3 sets, 2 steps, 1 seed",
+        "book": "n = 100; m = 25, 50, 100; 60 epochs; 3 sets; 2 steps; 2 seeds",
+        "paper": "n = 1000; m = 125, 250, 500, 1000; 100 epochs; 3 sets; 2 steps; 1 seed",
     },
     cases={
         "book": partial(ling2023_cases, (25, 50, 100), 100, 60, (0, 1), 0.15),

@@ -278,7 +278,7 @@ def band(ax: Axes, x: ArrayLike, Y: ArrayLike, **style: Any) -> Line2D:
             "column per entry of x (transpose it?)"
         )
     (line,) = ax.plot(x, np.median(Y, axis=0), **style)
-    ax.fill_between(
-        x, Y.min(axis=0), Y.max(axis=0), color=line.get_color(), alpha=0.18, linewidth=0
-    )
+    if len(Y) > 1:  # the band of one seed is empty
+        low, high = Y.min(axis=0), Y.max(axis=0)
+        ax.fill_between(x, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
     return line

@@ -95,7 +95,7 @@ def _moreau(trial, *, f=_bowl):
 
 @claim(
     "book.lem-moreau",
-    "prox_f + prox_f* is the identity, and conjugates exchange points and slopes",
+    "prox_f + prox_{f*} is the identity, and conjugates exchange points and slopes",
     "lem-moreau",
 )
 def moreau(trial):

@@ -1,0 +1,312 @@
+"""What the page of benchmarks shows: ratios and slopes from the receipts of ``make bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from deqbook.experiments.drawing import flat, panels, plain_log
+from deqbook.experiments.gallery import Table
+from deqbook.experiments.receipts import Results, read
+from deqbook.viz.style import FIGSIZE, look
+
+__all__ = [
+    "RACES",
+    "Row",
+    "circumstances",
+    "draw_growth",
+    "draw_race",
+    "draw_solvers",
+    "fastest",
+    "growth",
+    "large",
+    "peers_ahead",
+    "race",
+    "race_table",
+    "results",
+    "slopes",
+    "solvers",
+    "solvers_table",
+]
+
+FOLDER = Path(__file__).parents[1] / "data" / "results"
+RACES = ("full batch", "mini-batches")
+CLOSED, WARM, PLAIN = (
+    "deqbook closed form, Picard",
+    "deqbook autograd, WarmStart",
+    "deqbook autograd, plain",
+)
+PEERS = ("torchdeq", "optimistix", "unrolled")
+SHOWN = ("Picard", "Anderson", "Adaptive", "Broyden", "Newton gmres")
+WHAT = ("solve", "step", "kernel")
+QUANTITIES = {
+    "n": "samples n",
+    "m": "width m",
+    "digits": "digits of the tolerance",
+    "edge": "1/(1 − c)",
+}
+
+
+def results(name: str) -> Results:
+    """Return a receipt of ``make bench``, checked: ``training_step``, ``solvers``, ``growth``."""
+    return read(FOLDER / f"bench_{name}.json")
+
+
+def circumstances(name: str) -> Table:
+    """Return how a benchmark was run: command, versions, machine, threads, load."""
+    found = results(name)
+    where = found.select("circumstances")[0]["result"]
+    versions = ", ".join(f"{k} {v}" for k, v in found.receipt.versions.items())
+    before, after = where["load"]
+    rows = [
+        ("command", found.receipt.command),
+        ("versions", versions),
+        ("machine", f"{where['hardware']}; threads: {where['threads']}; {where['clock']}"),
+        ("load", f"{before} before, {after} after"),
+    ]
+    return Table((), rows)
+
+
+# -- the race of a training step -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant: its time over that of the closed form with quartiles, and if it counts."""
+
+    name: str
+    ratio: tuple[float, float, float]
+    milliseconds: float
+    error: float
+    counts: bool
+
+    @property
+    def middle(self) -> float:
+        """The median of the ratio."""
+        return self.ratio[1]
+
+
+def race(which: str) -> dict[str, Row]:
+    """Return the rows of a race by name."""
+    rows = {}
+    for run in results("training_step").select(which):
+        r, name = run["result"], run["case"]["row"]
+        low, middle, high = r["ratio"]
+        rows[name] = Row(name, (low, middle, high), r["milliseconds"], r["error"], r["counts"])
+    return rows
+
+
+def fastest(which: str, who: str) -> Row:
+    """Return the fastest row of a peer that counts; ``KeyError`` if there is none."""
+    rows = [row for name, row in race(which).items() if name.startswith(who) and row.counts]
+    if not rows:
+        raise KeyError(f"no row of {who!r} in the race by {which} counts.")
+    return min(rows, key=lambda row: row.middle)
+
+
+def race_table(which: str) -> Table:
+    """Return everyone, fastest first, beside the closed form and beside WarmStart."""
+    rows = race(which)
+    warm = rows[WARM].middle
+    lines = [
+        (
+            row.name,
+            f"{row.milliseconds:.0f}",
+            f"{row.middle:.2f} ({row.ratio[0]:.2f} to {row.ratio[2]:.2f})",
+            f"{row.middle / warm:.2f}",
+            f"{row.error:.0e}" + ("" if row.counts else ", does not count"),
+        )
+        for row in sorted(rows.values(), key=lambda row: row.middle)
+    ]
+    head = ("", "ms", "÷ closed form (quartiles)", "÷ WarmStart", "error of the gradient")
+    return Table(head, lines)
+
+
+def draw_race() -> Figure:
+    """Draw the ratios to the closed form: ours, and each peer at its fastest that is exact."""
+    figure = Figure(figsize=(FIGSIZE[0], 4.6), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    for axis, which in zip(axes, RACES):
+        rows = race(which)
+        shown = {"closed form": rows[CLOSED], "WarmStart": rows[WARM], "plain": rows[PLAIN]}
+        shown |= {who: fastest(which, who) for who in PEERS}
+        order = sorted(shown.items(), key=lambda item: -item[1].middle)
+        for height, (name, row) in enumerate(order):
+            style = look("ReLUImplicit") if name not in PEERS else look("control")
+            axis.plot(
+                row.ratio[::2], [height, height], color=style["color"], linewidth=2, marker="|"
+            )
+            axis.plot(row.middle, height, color=style["color"], marker=style["marker"])
+            axis.annotate(
+                f"{row.middle:.2f}",
+                (row.middle, height),
+                (8, -4),
+                textcoords="offset points",
+                color=style["color"],
+            )
+        axis.set_yticks(range(len(order)), [name for name, _ in order])
+        axis.set_title(which, loc="left")
+        axis.set_xscale("log")
+    axes[1].set_xlim(0.9, 6.5)
+    axes[1].set_xlabel("time ÷ closed form")
+    plain_log(axes[1].xaxis)
+    return figure
+
+
+# -- solvers ---------------------------------------------------------------------------------------
+
+
+def solvers() -> dict[str, dict[str, tuple[float, float]]]:
+    """Return by problem and solver of ours: time ÷ best, evaluations ÷ best."""
+    table: dict[str, dict[str, tuple[float, float]]] = {}
+    for run in results("solvers").runs:
+        beside = run["result"].get("beside best")
+        if beside:
+            name = run["case"]["row"].removeprefix("deqbook ")
+            table.setdefault(run["group"], {})[name] = (beside[0], beside[1])
+    return table
+
+
+def solvers_table() -> Table:
+    """Return time ÷ best and evaluations ÷ best of each solver on each problem."""
+    lines = [
+        (
+            title,
+            *(f"{r[s][0]:.2f} · {r[s][1]:.2f}" if s in r else "not solved" for s in SHOWN),
+        )
+        for title, r in solvers().items()
+    ]
+    return Table(("time ÷ best · evaluations ÷ best", *SHOWN), lines)
+
+
+def draw_solvers() -> Figure:
+    """Draw time ÷ best: a line for each problem, a mark for each solver."""
+    table = solvers()
+    figure = Figure(figsize=(FIGSIZE[0], 4.4), layout="constrained")
+    axis = figure.subplots()
+    looks: dict[str, Mapping[str, Any]] = {s: look(s) for s in ("Picard", "Anderson", "Broyden")}
+    looks["Adaptive"] = look("measured") | {"marker": "X"}
+    for name, style in looks.items():
+        points = [(r[name][0], k) for k, r in enumerate(reversed(table.values())) if name in r]
+        x, y = zip(*points)
+        drawn = {**style, "linestyle": "none"}
+        drawn.pop("markevery", None)
+        axis.plot(x, y, label=name, **drawn)
+    axis.axvline(1.2, **look("bound"))
+    axis.set_yticks(range(len(table)), [str(k) for k in range(len(table), 0, -1)])
+    axis.set_ylabel("problem")
+    axis.set_xlabel("time ÷ the quickest solver in hindsight")
+    axis.set_xscale("log")
+    plain_log(axis.xaxis)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+# -- growth ----------------------------------------------------------------------------------------
+
+
+def growth(kind: str, quantity: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return who, what and the numbers of a sweep; ``kind`` is time or memory."""
+    runs = results("growth").select(f"{kind} against {quantity}")
+    return [(r["case"]["who"], r["case"]["what"], r["result"]) for r in runs]
+
+
+def slopes(kind: str, quantities: tuple[str, ...]) -> Table:
+    """Return the slopes with their 95 % intervals, a row for each contestant."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for quantity in quantities:
+        for who, what, r in growth(kind, quantity):
+            low, middle, high = r["slope"]
+            cells.setdefault((what, who), {})[quantity] = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+    lines = [
+        (what, who, *(cells[what, who].get(q, "") for q in quantities))
+        for what, who in sorted(cells, key=lambda key: WHAT.index(key[0]))
+    ]
+    return Table(("", "", *(QUANTITIES[q] for q in quantities)), lines)
+
+
+def draw_growth(what: str = "step") -> Figure:
+    """Draw the seconds of a training step against each of the four quantities."""
+    figure, rows = panels(2, 2, 2.3)
+    for axis, quantity in zip(flat(rows), QUANTITIES):
+        for who, task, r in growth("time", quantity):
+            if task == what:
+                _curve(axis, who, r)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel(QUANTITIES[quantity])
+        plain_log(axis.xaxis)
+        plain_log(axis.yaxis)
+    for row in rows:
+        row[0].set_ylabel("seconds")
+    handles, labels = rows[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _curve(axis: Axes, who: str, r: Mapping[str, Any]) -> None:
+    library, method = who.split(" ")
+    style = look(method) | ({} if library == "deqbook" else {"linestyle": ":"})
+    style.pop("markevery", None)
+    axis.plot(r["values"], r["seconds"], label=who, **style)
+
+
+def large() -> Table:
+    """Return time and memory at the large size: told beforehand, and measured."""
+    lines = [
+        (
+            run["case"]["what"],
+            f"{run['case']['n']}, {run['case']['m']}",
+            f"{run['result']['told']:.0f}",
+            f"{run['result']['megabytes']:.0f}",
+            f"{run['result']['seconds']:.0f}",
+        )
+        for run in results("growth").select("large")
+    ]
+    return Table(("", "n, m", "MB told beforehand", "MB measured", "s"), lines)
+
+
+# -- where a peer is better ------------------------------------------------------------------------
+
+
+def _ahead(ratio: float) -> str:
+    return f"{ratio:.2f}"
+
+
+def peers_ahead(show: Callable[[float], str] = _ahead) -> Table:
+    """Return every comparison that a peer wins: what it is, who, and its time ÷ ours."""
+    lines: list[tuple[str, ...]] = []
+    for which in RACES:
+        rows = race(which)
+        for row in rows.values():
+            if row.name.startswith(PEERS) and row.middle < rows[WARM].middle:
+                note = "" if row.counts else " (gradient off by more than 1e-4)"
+                ratio = row.middle / rows[WARM].middle
+                lines.append(
+                    (f"training step, {which}, beside WarmStart", row.name + note, show(ratio))
+                )
+    for quantity, words in QUANTITIES.items():
+        found = {(who, what): r for who, what, r in growth("time", quantity)}
+        for (who, what), r in found.items():
+            if not who.startswith("torchdeq"):
+                continue
+            ours = found[who.replace("torchdeq", "deqbook"), what]
+            for value, theirs, own in zip(r["values"], r["seconds"], ours["seconds"]):
+                if theirs < own:
+                    lines.append((f"{what}, {words} = {value:g}", who, show(theirs / own)))
+    for quantity in ("n", "m"):
+        found = {(who, what): r for who, what, r in growth("memory", quantity)}
+        for (who, what), r in found.items():
+            if not who.startswith("torchdeq"):
+                continue
+            ours = found[who.replace("torchdeq", "deqbook"), what]
+            for value, theirs, own in zip(r["values"], r["megabytes"], ours["megabytes"]):
+                if theirs < own:
+                    what_ = f"memory of {what}, {QUANTITIES[quantity]} = {value:g}"
+                    lines.append((what_, who, show(theirs / own)))
+    return Table(("what", "who", "÷ ours"), lines)
