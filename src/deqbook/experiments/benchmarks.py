@@ -64,10 +64,11 @@ def circumstances(name: str) -> Table:
     versions = ", ".join(f"{k} {v}" for k, v in found.receipt.versions.items())
     rows = [("command", found.receipt.command), ("versions", versions)]
     for part, where in parts.items():
-        before, after = where["load"]
+        before, after = ("not noted" if load is None else load for load in where["load"])
         machine = f"{where['hardware']}; threads: {where['threads']}; {where['clock']}"
         rows += [(f"machine {part}".strip(), machine)]
         rows += [(f"load {part}".strip(), f"{before} before, {after} after")]
+        rows += [(f"note {part}".strip(), where["note"])] if "note" in where else []
     return Table((), rows)
 
 
@@ -210,8 +211,8 @@ def draw_solvers() -> Figure:
 
 
 def growth(kind: str, quantity: str) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Return who, what and the numbers of a sweep; ``kind`` is time or memory."""
-    runs = results("growth").select(f"{kind} against {quantity}")
+    """Return who, what and the numbers of a sweep, if it was run; ``kind`` is time or memory."""
+    runs = [r for r in results("growth").runs if r["group"] == f"{kind} against {quantity}"]
     return [(r["case"]["who"], r["case"]["what"], r["result"]) for r in runs]
 
 
