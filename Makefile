@@ -61,10 +61,14 @@ serve: book
 	@echo "http://localhost:$(PORT)/ shows the book; stop with Ctrl-C."
 	@$(PYTHON) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
+# Beside other libraries, half an hour; the book's page of benchmarks shows what comes out.
+RECEIPTS := src/deqbook/data/results
 bench: setup
 	@$(PIP) -c constraints.txt -e ".[bench]"
-	@$(PYTHON) benchmarks/solvers.py
-	@$(PYTHON) benchmarks/training_step.py
+	@$(PYTHON) benchmarks/solvers.py --json $(RECEIPTS)/bench_solvers.json
+	@$(PYTHON) benchmarks/training_step.py --json $(RECEIPTS)/bench_training_step.json
+	@$(PYTHON) benchmarks/growth.py --json $(RECEIPTS)/bench_growth.json
+	@$(PYTHON) benchmarks/growth.py --large --json $(RECEIPTS)/bench_growth.json
 	@$(PYTHON) benchmarks/tangent_kernel.py
 
 # Does every link of the book still answer?

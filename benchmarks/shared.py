@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from deqbook.experiments.receipts import hardware, write
+from deqbook.experiments.receipts import hardware, read, write
 
 Clock = Callable[[], float]
 
@@ -80,16 +80,22 @@ def versions() -> dict[str, str]:
 
 
 def write_receipt(
-    file: Path, command: str, where: dict[str, Any], runs: Sequence[dict[str, Any]]
+    file: Path,
+    command: str,
+    where: dict[str, Any],
+    runs: Sequence[dict[str, Any]],
+    *,
+    part: str = "",
 ) -> None:
-    """Write a result file of the book: the circumstances first, then a line for each row."""
-    first = {"group": "circumstances", "case": {}, "result": where}
-    write(file, command, versions(), [first, *runs])
+    """Write a result file of the book: the circumstances first, then a line for each row.
+
+    A benchmark in parts renews one of them; the others stay as the file has them.
+    """
+    mine = [{"group": "circumstances", "case": {}, "result": where}, *runs]
+    for run in mine if part else []:
+        run["case"] = {"part": part, **run["case"]}
+    kept = (
+        [r for r in read(file).runs if r["case"]["part"] != part] if part and file.exists() else []
+    )
+    write(file, command, versions(), [*kept, *mine])
     print(f"written: {file.name}")
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the quartiles of some numbers."""
-    found = torch.tensor(list(values), dtype=torch.float64)
-    low, middle, high = found.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
-    return float(low), float(middle), float(high)

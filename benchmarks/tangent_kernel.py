@@ -20,19 +20,18 @@ the closed form in float64 at 1e-12, and one that is off by more than 1e-4 is ma
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from shared import clock_for, parser
 from torch import Tensor
 
 from deqbook.kernels import empirical_ntk, jacobian_ntk
@@ -86,7 +85,7 @@ def run(route: str, n: int, m: int, precision: str, threads: int, seed: int, fil
     dtype = getattr(torch, precision)
     ROUTES[route](*problem(5, 20, dtype, seed), tol=TOL[dtype])  # loads code
     model, X = problem(n, m, dtype, seed)
-    clock = time.process_time if threads == 1 else time.perf_counter
+    clock = clock_for(threads)
     before, start = resident("VmRSS"), clock()
     K = ROUTES[route](model, X, tol=TOL[dtype])
     seconds, peak = clock() - start, resident("VmHWM")
@@ -143,19 +142,16 @@ def race_lines(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="The tangent kernel, closed form and Jacobian.")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here as well")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each; medians count (3)")
-    parser.add_argument("--threads", type=int, default=2, help="threads for everybody (2)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the data and the weights (0)")
-    parser.add_argument("--run", nargs=7, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    known = parser("The tangent kernel, closed form and Jacobian.")
+    known.add_argument("--repeats", type=int, default=3, help="runs of each; medians count (3)")
+    known.add_argument("--run", nargs=7, help="used by the script itself")
+    options = known.parse_args(arguments)
     if options.run:
         route, n, m, precision, threads, seed, file = options.run
         run(route, int(n), int(m), precision, int(threads), int(seed), file)
         return 0
     if options.repeats < 1 or options.threads < 1:
-        parser.error("--repeats and --threads must be at least 1")
+        known.error("--repeats and --threads must be at least 1")
     how = (options.repeats, options.threads, options.seed)
     report: dict[str, Any] = {
         "versions": {p: version(p) for p in ("deqbook", "torch")},

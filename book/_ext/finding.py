@@ -107,8 +107,8 @@ def places(page: str, text: str) -> Iterator[Place]:
         if link is not None and code is not None:
             address = str(Path(page).parent / str(link["href"]))
             # its formulas are letters already, low and high ones among them
-            told = " ".join(link.get_text().split())
-            yield Place("claim", f"{code.get_text()}: {told}", name, _normal(address), "")
+            said = " ".join(link.get_text().split())
+            yield Place("claim", f"{code.get_text()}: {said}", name, _normal(address), "")
     for table in article.select("table.deq-ledger"):
         table.decompose()
     for formula in article.select("div.math[id]"):

@@ -228,6 +228,46 @@ def bitten(claims: Iterable[dict[str, Any]], found: dict[str, Any]) -> str:
     return f" Of bugs planted on purpose, {' and '.join(parts)} are noticed."
 
 
+WHERE = {"computation": "computed", "statement": "stated"}
+
+
+def unnoticed(claims: Iterable[dict[str, Any]], found: dict[str, Any]) -> str:
+    """List, folded, the planted bugs that the claims did not notice, each with its reason."""
+    rows = [
+        (claim["id"], *survivor)
+        for claim in claims
+        for survivor in found.get(claim["id"], {}).get("survivors", ())
+    ]
+    if not rows:
+        return ""
+    count = f"{len(rows)} planted bug{'s' * (len(rows) != 1)}"
+    return "\n".join(
+        [
+            f'<details class="deq-unnoticed"><summary>{count} not noticed, and why</summary>\n',
+            *(_survivor(*one) for one in rows),
+            "\n</details>\n",
+        ]
+    )
+
+
+def _survivor(claim: str, kind: str, key: str, reason: str) -> str:
+    """Write one bug: the claim, the function, what stood there and what was put there, and why.
+
+    >>> _survivor("a.b", "statement", "deqbook.linalg:f: factor: a → a * 2", "loose")
+    '- `a.b`{.deq-claim-id} stated in `linalg:f`: `a` → `a * 2`. loose.'
+    """
+    place, _, change = key.split(": ", 2)
+    before, _, after = change.partition(" → ")
+    after, _, copy = after.partition(" (") if re.search(r" \(\d+\)$", after) else (after, "", "")
+    short = place.removeprefix("deqbook.").removeprefix("pages.")
+    which = f", occurrence {copy.rstrip(')')}" if copy else ""
+    why = literally(reason.rstrip(".")) or "no reason is given"
+    return (
+        f"- `{claim}`{{.deq-claim-id}} {WHERE[kind]} in `{short}`: "
+        f"`{before}` → `{after}`{which}. {why}."
+    )
+
+
 def row(claim: dict[str, Any], found: dict[str, Any] | None = None) -> str:
     """Write one claim as a row of a table."""
     name = standing(claim)
@@ -408,8 +448,9 @@ class Ledger(SphinxDirective):
                 f":::{{rubric}} {{doc}}`/{CHAPTERS}/{chapter}`\n:::",
                 summary(evidence["claims"]),
                 table(evidence["claims"], chapter, kept),
+                unnoticed(evidence["claims"], kept),
             ]
-        return self.parse_text_to_nodes("\n\n".join(text))
+        return self.parse_text_to_nodes("\n\n".join(filter(None, text)))
 
 
 def prepare(

@@ -7,6 +7,7 @@ and is what the copy button there copies. Cells that a page hides itself are lef
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 from docutils import nodes
@@ -30,11 +31,37 @@ def kept_books(statement: ast.stmt) -> bool:
     return name in BOOKKEEPING
 
 
+def bookkeeping(body: list[ast.stmt], outermost: bool = True) -> Iterator[ast.stmt]:
+    """Yield the statements of a block that keep the books, and loops that do nothing else.
+
+    An import within a function says what the function needs, and stays.
+    """
+    for statement in body:
+        imports = isinstance(statement, ast.Import | ast.ImportFrom)
+        if kept_books(statement) and (outermost or not imports):
+            yield statement
+            continue
+        inner: list[ast.stmt] = getattr(statement, "body", [])
+        found = list(bookkeeping(inner, outermost=False))
+        if inner and all(any(s is f for f in found) for s in inner):
+            if isinstance(statement, ast.For | ast.If | ast.With) and not _else(statement):
+                yield statement
+        else:
+            yield from found
+            yield from bookkeeping(_else(statement), outermost=False)
+
+
+def _else(statement: ast.stmt) -> list[ast.stmt]:
+    return getattr(statement, "orelse", [])
+
+
 def quiet(code: str) -> str | None:
     r"""Return a cell without its bookkeeping; None if there is none, or it cannot be parsed.
 
     >>> quiet("import torch\nz = 1\nassert z\nglue('z', z)")
     'z = 1'
+    >>> quiet("for z in range(3):\n    print(z)\n    assert z < 3")
+    'for z in range(3):\n    print(z)'
     >>> quiet("z = 1") is None
     True
     """
@@ -42,7 +69,7 @@ def quiet(code: str) -> str | None:
         tree = ast.parse(code)
     except SyntaxError:
         return None
-    away = [s for s in tree.body if kept_books(s)]
+    away = list(bookkeeping(tree.body))
     if not away:
         return None
     gone = {line for s in away for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)}

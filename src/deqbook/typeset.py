@@ -2,7 +2,7 @@
 
 Names of measurements are plain text, so that a terminal can show them: ``σ_w²``, ``e^{-2κt}``. On a
 page :func:`formula` sets their letters in italics and their indices low and high, and holds
-together what a line must not break: an index and its letter, the two sides of a plus.
+together what a line must not break: an index and its letter, a sign and what stands before it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "\N{MINUS SIGN}"
 #: A space at which no line ends, and the mark that keeps two characters on one line.
 HARD, JOINED = "\N{NO-BREAK SPACE}", "\N{WORD JOINER}"
-#: Signs that bind what stands on both sides of them; a line may end after the second kind.
-BINDS, RELATES = "+−·÷/⊗∘", "=<>≤≥≈⪰⪯≠∈→↦"
+#: Signs between two sides; the last strikes one of them out, as in ≠.
+SIGNS = "+−·÷/⊗∘=<>≤≥≈⪰⪯∈→↦\N{COMBINING LONG SOLIDUS OVERLAY}"
 
 #: Words that stand in formulas, so that a minus may stand beside them.
 OPERATOR = re.compile("cos|dist|exp|log|max|mean|min|rank|sin|sup|tanh|var")
@@ -112,10 +112,9 @@ def formula(text: str) -> str:
 
 
 def _held(text: str) -> str:
-    """Let no line end beside a sign that binds, before a relation, or before its short end."""
-    text = re.sub(rf" (?=[{BINDS}{RELATES}]|- )", HARD, text)
-    text = re.sub(rf"(?<=[{BINDS}]) |(?<={HARD}-) ", HARD, text)
-    return re.sub(rf"(?<=[{RELATES}]) (?=\S{{1,4}}(?:[\s,.:;)]|$))", HARD, text)
+    """Let no line begin with a sign, nor part it from a short end: ``q > 0``, ``I − DW``."""
+    text = re.sub(rf" (?=[{SIGNS}]|- )", HARD, text)
+    return re.sub(rf"(?:(?<=[{SIGNS}])|(?<={HARD}-)) (?=\S{{1,4}}(?:[\s,.:;)]|$))", HARD, text)
 
 
 def _pieces(text: str) -> Iterator[str]:

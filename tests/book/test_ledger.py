@@ -31,7 +31,12 @@ CLAIM = {
     "controls": [{"broken": "the scaling", "breaks": True, "measurements": []}],
     "runs": [{"seed": 0, "measured": ["0x1.8p+0"]}],
 }
-TEETH = {"computation": [3, 4, 1], "statement": [0, 0, 0]}
+CHANGE = "deqbook.pages.p01_first.claims:f: extreme: max(a['b']) → min(a['b']) (2)"
+TEETH = {
+    "computation": [3, 4, 1],
+    "statement": [0, 0, 0],
+    "survivors": [["computation", CHANGE, "the *least* is |below| it as well"]],
+}
 UNCHECKABLE = CLAIM | {"status": "uncheckable", "standing": "not checkable"}
 #: A stand-in for the package: `deqbook verify` that counts its runs and says what it is told.
 FAKE_MAIN = """
@@ -285,6 +290,23 @@ def test_the_table_has_its_heading_and_scrolls_from_the_keyboard(source: Path) -
     assert region.select_one("tbody .deq-holds").get_text() == "✓ holds"
     sums = [p.get_text() for p in page.select("p") if "1 claim: 1 hold." in p.get_text()]
     assert len(sums) == 2  # of the book, of the chapter
+
+
+@pytest.mark.book
+def test_bugs_that_were_not_noticed_are_listed_with_their_reasons(source: Path) -> None:
+    page, warnings = build(source, {})
+    assert not warnings
+    (folded,) = page.select("details.deq-unnoticed")
+    assert folded.summary.get_text() == "1 planted bug not noticed, and why"
+    (bug,) = folded.select("li")
+    assert bug.get_text().strip() == (
+        f"{CLAIM['id']} computed in p01_first.claims:f: max(a['b']) → min(a['b']), occurrence 2. "
+        "the *least* is |below| it as well."
+    )
+
+
+def test_where_every_bug_was_noticed_nothing_is_folded() -> None:
+    assert ledger.unnoticed([CLAIM], {CLAIM["id"]: TEETH | {"survivors": []}}) == ""
 
 
 @pytest.mark.book

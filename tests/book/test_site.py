@@ -168,3 +168,26 @@ def test_numbers_of_sections_and_theorems_begin_with_the_number_in_the_file_name
 def test_ids_are_unique(site: Path, page: str) -> None:
     ids = [tag["id"] for tag in soup(page_file(site, page)).select("article [id]")]
     assert len(ids) == len(set(ids)), f"{page}: {sorted({i for i in ids if ids.count(i) > 1})}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_titles_of_boxes_have_no_brackets_in_brackets(site: Path, page: str) -> None:
+    for title in soup(page_file(site, page)).select(".admonition-title"):
+        words = title.get_text()
+        assert not re.search(r"\([^()]*\((\w| )+\)\)", words), words
+        for link in title.select("a"):
+            assert link.get_text() == link.get_text().lstrip(), f"{words}: a space is underlined"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pasted_numbers_are_written_for_a_reader(site: Path, page: str) -> None:
+    for number in soup(page_file(site, page)).select(".pasted-text"):
+        assert not re.search(r"\de[+-]?\d|^-\d", number.get_text()), number
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_norms_keep_both_bars_in_tables(page: str) -> None:
+    """In a row of a table \\| is one bar, also within a formula; a norm is \\lVert there."""
+    source = Path(__file__).resolve().parents[2] / f"{page}.md"
+    rows = [line for line in source.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+    assert not [row for row in rows if re.search(r"\$[^$]*\\\|[^$]*\$", row)]

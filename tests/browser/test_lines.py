@@ -64,4 +64,4 @@ def test_the_count_notices_a_loose_mark(browser: Browser, address: str) -> None:
     with visit(browser, address, "chapters/03b_three_networks.html", "phone") as seen:
         settle(seen.page)
         seen.page.add_style_tag(content=".deq-glue { white-space: normal !important; }")
-        assert len(seen.page.evaluate(LOOSE)["found"]) > 5
+        assert seen.page.evaluate(LOOSE)["found"]

@@ -102,7 +102,7 @@ def longest_formula(page: Page) -> str:
 
 
 def test_a_long_formula_is_scrolled_by_keys_to_its_end(browser: Browser, address: str) -> None:
-    with visit(browser, address, "chapters/02_implicit_gradients.html", "phone") as seen:
+    with visit(browser, address, "chapters/03c_monotone_opteq.html", "phone") as seen:
         page = seen.page
         settle(page)
         box = page.locator(longest_formula(page))
@@ -120,7 +120,7 @@ def test_a_long_formula_is_scrolled_by_keys_to_its_end(browser: Browser, address
 
 
 def test_where_there_is_room_nothing_is_marked(browser: Browser, address: str) -> None:
-    with visit(browser, address, "chapters/02_implicit_gradients.html", "phone") as seen:
+    with visit(browser, address, "chapters/03c_monotone_opteq.html", "phone") as seen:
         page = seen.page
         settle(page)
         assert page.locator("article div.math .deq-wide").count()

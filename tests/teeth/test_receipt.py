@@ -45,10 +45,15 @@ def test_whoever_survives_has_a_reason(receipt: dict[str, Any]) -> None:
     bare = [
         f"{claim}: {key}"
         for claim, row in receipt["claims"].items()
-        for kind, key, reason in row["survivors"]
-        if kind == "computation" and not reason
+        for _, key, reason in row["survivors"]
+        if not reason
     ]
     assert not bare
+
+
+def test_reasons_and_verdicts_are_those_that_are_written_down(receipt: dict[str, Any]) -> None:
+    moved = [i for i, row in receipt["claims"].items() if survey.reread(i, row) != row]
+    assert not moved, "deqbook teeth --reasons --receipt book/teeth.json enters them"
 
 
 def test_the_counts_are_of_this_code(receipt: dict[str, Any]) -> None:

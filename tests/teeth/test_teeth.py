@@ -144,6 +144,39 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert survey.stale(kept[FAST]) == ["deqbook.linalg:operator_norm"]
 
 
+KEPT = {
+    "computation": [5, 7, 1],
+    "statement": [2, 2, 0],
+    "seconds": 1.0,
+    "survivors": [
+        ["computation", "here:f: factor: a → a * 2", ""],
+        ["computation", "here:g: drop: a + b → a (2)", "an old reason"],
+    ],
+    "equivalent": [["computation", "here:h: sign: -a → a", "not true any more"]],
+}
+
+
+def test_reasons_are_looked_up_again_without_planting(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = (
+        survey.Excuse("here:f", "equivalent", "another start", "a * 2"),
+        survey.Excuse("here:g", "survives", "loose by 7", "a + b → a"),
+    )
+    monkeypatch.setattr(survey, "excuses", lambda: now)
+    row = survey.reread("some.claim", KEPT)
+    assert row["computation"] == [5, 7, 1]
+    assert row["statement"] == [2, 2, 0]
+    assert row["equivalent"] == [["computation", "here:f: factor: a → a * 2", "another start"]]
+    assert row["survivors"] == [
+        ["computation", "here:g: drop: a + b → a (2)", "loose by 7"],
+        ["computation", "here:h: sign: -a → a", ""],
+    ]
+
+
+def test_reasons_need_a_receipt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["teeth", "--reasons", FAST]) == 2
+    assert "--reasons needs --receipt FILE" in capsys.readouterr().err
+
+
 def test_an_excuse_needs_a_verdict_and_a_reason() -> None:
     with pytest.raises(ValueError, match="has a reason"):
         survey.Excuse("deqbook.x:*", "equivalent", "")

@@ -34,6 +34,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--log", type=Path, default=LOG, help=f"where to go on (default {LOG})")
     parser.add_argument("--receipt", type=Path, metavar="FILE", help="enter the counts into FILE")
+    parser.add_argument(
+        "--reasons",
+        action="store_true",
+        help="plant nothing: look up the reasons of what the receipt lists again",
+    )
     parser.add_argument("--quiet", action="store_true", help="counts alone, no survivors")
     parser.set_defaults(run=run)
 
@@ -59,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         return 2
     _settle(args)
     ids = [c.id for c in chosen if c.body is not None]
+    if args.reasons:
+        return _reread(ids, args)
     width = max((len(i) for i in ids), default=0)
     started, kept, failed = time.perf_counter(), {}, 0
     for claim_id in ids:
@@ -86,6 +93,24 @@ def run(args: argparse.Namespace) -> int:
     if args.receipt is not None:
         _enter(args.receipt, kept, args)
     return 1 if failed else 0
+
+
+def _reread(ids: list[str], args: argparse.Namespace) -> int:
+    """Enter into the receipt what the excuses say now; name the bugs without a reason."""
+    from deqbook.teeth import survey
+
+    if args.receipt is None or not args.receipt.is_file():
+        print("deqbook teeth: --reasons needs --receipt FILE, a file with counts.", file=sys.stderr)
+        return 2
+    before = json.loads(args.receipt.read_text(encoding="utf-8"))["claims"]
+    kept = {i: survey.reread(i, before[i]) for i in ids if i in before}
+    for claim_id, row in kept.items():
+        for kind, key, reason in row["survivors"]:
+            if not reason:
+                print(f"{claim_id}: {kind}: {key} has no reason")
+    print(f"{len(kept)} claims: {_counts(survey.totals(kept.values()))}.")
+    _enter(args.receipt, kept, args)
+    return 0
 
 
 def _counts(row: dict[str, Any]) -> str:

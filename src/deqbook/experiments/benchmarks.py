@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,15 +60,15 @@ def results(name: str) -> Results:
 def circumstances(name: str) -> Table:
     """Return how a benchmark was run: command, versions, machine, threads, load."""
     found = results(name)
-    where = found.select("circumstances")[0]["result"]
+    parts = {r["case"].get("part", ""): r["result"] for r in found.select("circumstances")}
     versions = ", ".join(f"{k} {v}" for k, v in found.receipt.versions.items())
-    before, after = where["load"]
-    rows = [
-        ("command", found.receipt.command),
-        ("versions", versions),
-        ("machine", f"{where['hardware']}; threads: {where['threads']}; {where['clock']}"),
-        ("load", f"{before} before, {after} after"),
-    ]
+    rows = [("command", found.receipt.command), ("versions", versions)]
+    for part, where in parts.items():
+        before, after = ("not noted" if load is None else load for load in where["load"])
+        machine = f"{where['hardware']}; threads: {where['threads']}; {where['clock']}"
+        rows += [(f"machine {part}".strip(), machine)]
+        rows += [(f"load {part}".strip(), f"{before} before, {after} after")]
+        rows += [(f"note {part}".strip(), where["note"])] if "note" in where else []
     return Table((), rows)
 
 
@@ -144,7 +144,7 @@ def draw_race() -> Figure:
             axis.plot(row.middle, height, color=style["color"], marker=style["marker"])
             axis.annotate(
                 f"{row.middle:.2f}",
-                (row.middle, height),
+                (row.ratio[2], height),
                 (8, -4),
                 textcoords="offset points",
                 color=style["color"],
@@ -211,8 +211,8 @@ def draw_solvers() -> Figure:
 
 
 def growth(kind: str, quantity: str) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Return who, what and the numbers of a sweep; ``kind`` is time or memory."""
-    runs = results("growth").select(f"{kind} against {quantity}")
+    """Return who, what and the numbers of a sweep, if it was run; ``kind`` is time or memory."""
+    runs = [r for r in results("growth").runs if r["group"] == f"{kind} against {quantity}"]
     return [(r["case"]["who"], r["case"]["what"], r["result"]) for r in runs]
 
 
@@ -274,39 +274,37 @@ def large() -> Table:
 # -- where a peer is better ------------------------------------------------------------------------
 
 
-def _ahead(ratio: float) -> str:
-    return f"{ratio:.2f}"
-
-
-def peers_ahead(show: Callable[[float], str] = _ahead) -> Table:
-    """Return every comparison that a peer wins: what it is, who, and its time ÷ ours."""
-    lines: list[tuple[str, ...]] = []
+def peers_ahead() -> Table:
+    """Return every comparison that a peer wins: what it is, who, and its cost ÷ ours."""
+    lines: list[tuple[str, str, str]] = []
     for which in RACES:
         rows = race(which)
         for row in rows.values():
             if row.name.startswith(PEERS) and row.middle < rows[WARM].middle:
                 note = "" if row.counts else " (gradient off by more than 1e-4)"
-                ratio = row.middle / rows[WARM].middle
-                lines.append(
-                    (f"training step, {which}, beside WarmStart", row.name + note, show(ratio))
-                )
-    for quantity, words in QUANTITIES.items():
-        found = {(who, what): r for who, what, r in growth("time", quantity)}
-        for (who, what), r in found.items():
-            if not who.startswith("torchdeq"):
-                continue
-            ours = found[who.replace("torchdeq", "deqbook"), what]
-            for value, theirs, own in zip(r["values"], r["seconds"], ours["seconds"]):
-                if theirs < own:
-                    lines.append((f"{what}, {words} = {value:g}", who, show(theirs / own)))
-    for quantity in ("n", "m"):
-        found = {(who, what): r for who, what, r in growth("memory", quantity)}
-        for (who, what), r in found.items():
-            if not who.startswith("torchdeq"):
-                continue
-            ours = found[who.replace("torchdeq", "deqbook"), what]
-            for value, theirs, own in zip(r["values"], r["megabytes"], ours["megabytes"]):
-                if theirs < own:
-                    what_ = f"memory of {what}, {QUANTITIES[quantity]} = {value:g}"
-                    lines.append((what_, who, show(theirs / own)))
+                what = f"training step, {which}, beside WarmStart"
+                lines.append((what, row.name + note, f"{row.middle / rows[WARM].middle:.2f}"))
+    for kind, unit, quantities in (
+        ("time", "seconds", tuple(QUANTITIES)),
+        ("memory", "megabytes", ("n", "m")),
+    ):
+        for quantity in quantities:
+            lines += _wins(kind, unit, quantity)
     return Table(("what", "who", "÷ ours"), lines)
+
+
+def _wins(kind: str, unit: str, quantity: str) -> list[tuple[str, str, str]]:
+    """Return where torchdeq is ahead of the same method of ours in a sweep, a line for each row."""
+    found = {(who, what): r for who, what, r in growth(kind, quantity)}
+    lines = []
+    for (who, what), r in found.items():
+        if not who.startswith("torchdeq"):
+            continue
+        ours = found[who.replace("torchdeq", "deqbook"), what]
+        won = {v: a / b for v, a, b in zip(r["values"], r[unit], ours[unit]) if a < b}
+        if won:
+            low, high = (f"{f(won.values()):.2f}" for f in (min, max))
+            where = f"{QUANTITIES[quantity]} = {', '.join(f'{v:g}' for v in won)}"
+            ratio = low if low == high else f"{low} to {high}"
+            lines.append((f"{kind} of {what}, {where}", who, ratio))
+    return lines

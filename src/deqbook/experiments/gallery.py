@@ -66,9 +66,10 @@ class Shown:
 
     @property
     def word(self) -> str:
-        """The verdict, and whether it is one about a smaller size than the published."""
+        """The verdict, and whether it is one about less than what is published."""
         small = self.profile == "book" and self.experiment.published != "none"
-        return self.verdict.word + (", in miniature" if small else "")
+        without = f", without {self.left_out}" if self.left_out else ""
+        return self.verdict.word + (", in miniature" if small else "") + without
 
     @property
     def time(self) -> str:
@@ -130,8 +131,6 @@ def facts(name: str) -> Table:
     rows = [("verdict", s.word), ("run", one.sizes[s.profile]), ("published", one.published)]
     cost = f"{s.cases}, {s.time} on one core" if s.results.cost else s.cases
     rows.append(("cases", cost))
-    if s.left_out:
-        rows.append(("not run", s.left_out))
     return Table((), [*rows, ("command", one.command(s.profile))])
 
 

@@ -7,6 +7,7 @@ import fnmatch
 import hashlib
 import json
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -20,7 +21,17 @@ from deqbook.teeth import bench
 from deqbook.teeth.mutants import Site, functions, mutants
 from deqbook.teeth.planting import source
 
-__all__ = ["Excuse", "Found", "Report", "excuses", "module_of", "stale", "survey", "totals"]
+__all__ = [
+    "Excuse",
+    "Found",
+    "Report",
+    "excuses",
+    "module_of",
+    "reread",
+    "stale",
+    "survey",
+    "totals",
+]
 
 KINDS = ("computation", "statement")
 """Bugs in what is computed, and errors in what the theorem says."""
@@ -327,6 +338,21 @@ def _planted(site: Site, claim_id: str, seed: int) -> Any:
         return bench.judge(claim_id, seed)
 
     return work
+
+
+def reread(claim_id: str, kept: dict[str, Any]) -> dict[str, Any]:
+    """Look up the excuses of a kept report again, as they stand now; nothing is planted."""
+    listed = [*kept["survivors"], *kept["equivalent"]]
+    found = []
+    for kind, key, _ in listed:
+        place, change = re.sub(r" \(\d+\)$", "", key).split(": ", 1)  # without which copy it is
+        found.append(Found(claim_id, key, kind, place, change, 0, "", False, 0.0, ""))
+    now = Report(claim_id, tuple(found), kept["seconds"]).as_json()
+    counts = {}
+    for kind in KINDS:
+        caught, (_, survive, equivalent) = kept[kind][0], now[kind]
+        counts[kind] = [caught, caught + survive, equivalent]
+    return kept | counts | {part: now[part] for part in ("survivors", "equivalent")}
 
 
 def stale(kept: dict[str, Any]) -> list[str]:

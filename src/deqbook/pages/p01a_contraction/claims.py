@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import torch
@@ -309,6 +309,16 @@ def _cell(shape: Affine, q: Tensor) -> Map:
     return lambda z: shape.sigma(shape.preactivation(z, q))
 
 
+def _derivative(
+    name: str, cell: Affine, q: Tensor, z: Tensor, formula: Tensor
+) -> Iterator[Measurement]:
+    """Compare (I - DW)⁻¹D1 with central differences of the equilibrium in q, along 1."""
+    h = 1e-6
+    up, down = (lab.picard_states(_cell(cell, q + s), z, 400)[-1] for s in (h, -h))
+    off = relative((up - down) / (2 * h), formula)
+    yield within(f"derivative, {name}: (I - DW)⁻¹D vs differences of z in q", off, 1e-6)
+
+
 @claim(
     "book.thm-contraction",
     "L_σ‖W‖ = κ < 1: one equilibrium, Picard's rate from any start, stable",
@@ -323,7 +333,7 @@ def contraction_certificate(trial, *, slope=1.5, kappa=0.9):
         cell = Affine(W, lab.steep(slope))
         modulus = cell.sigma.lipschitz * operator_norm(W)
         yield given(f"{name}: L_σ‖W‖", modulus, "≤", kappa + 1e-9)
-        q = 1 + normal(2, m, g=g).abs() if name == "random" else torch.stack([w, 3 * w])
+        q = 2 * normal(2, m, g=g) if name == "random" else torch.stack([w, 3 * w])
         start = torch.stack([-w, w]) if name != "random" else 5 * normal(2, m, g=g)
         states = lab.picard_states(_cell(cell, q), start, 400)
         gap, first = (states - states[-1]).norm(dim=2)[:100], (states[1] - states[0]).norm(dim=1)
@@ -337,6 +347,7 @@ def contraction_certificate(trial, *, slope=1.5, kappa=0.9):
         yield headline(at_most(f"{name}: ‖z(q) - z(q')‖ ÷ bound", stable, 1 + ROUNDING))
         D = cell.slopes(states[-1], q)
         inverse = torch.linalg.inv(eye(m) - D[:, :, None] * W)
+        yield from _derivative(name, cell, q, states[-1], (inverse * D[:, None, :]).sum(dim=2))
         size = float(torch.linalg.matrix_norm(inverse, 2).max()) * (1 - kappa)
         yield headline(at_most(f"{name}: ‖(I - DW)⁻¹‖ ÷ bound", size, 1 + ROUNDING))
     last = float((gap * (1 - kappa) / (powers * first))[60].max())
@@ -439,8 +450,10 @@ def contraction_inverts(trial):
 
 
 def _two_solutions(trial, *, tol):
-    # Both 0, where the derivative is 0, and 1 solve z = σ(2z-1).
-    yield _one_limit(lambda z: torch.relu(2 * z - 1), ZERO, ONE, tol)
+    # Both 0, where the derivative is 0, and 1 solve z = σ(2z-1); the second sample starts twice
+    # at 0, so that one sample of two is enough to fail.
+    starts = torch.cat([ZERO, ZERO]), torch.cat([ONE, ZERO])
+    yield _one_limit(lambda z: torch.relu(2 * z - 1), *starts, tol)
 
 
 contraction_inverts.breaks(

@@ -461,6 +461,8 @@ def splitting_ranges(trial):
     problem, z = lab.random_problem(trial.seed)
     mu, L = problem.mu, problem.L
     away = 1 + normal(*z.shape, g=trial.g).abs()  # start off the equilibrium, in every sample
+    own = ForwardBackward().step_size(problem)
+    yield equal("forward-backward: its own α ÷ μ/L²", own * L**2 / mu, 1.0, ROUNDING)
     ratios = []
     for alpha in (None, *(c * mu / L**2 for c in (0.5, 1.9))):
         step = ForwardBackward(alpha).step_size(problem)
@@ -605,6 +607,7 @@ def _opteq_unique(trial, *, model, x):
     f = model.map(q)
     start = model.start(q)
     other = 2 * normal(*start.shape, g=trial.g)
+    other[1:2] = start[1:2]  # of two samples one that starts twice at one place agrees anyway
     yield _one_limit(lambda z: f(z).detach(), start, other, 1e-7)
 
 
@@ -660,7 +663,7 @@ opteq_wellposed.breaks(
     "‖W‖ = 1 with a segment of equilibria: no uniqueness",
     part=_opteq_unique,
     model=lab.segment_instance()[0],
-    x=ZERO,
+    x=torch.cat([ZERO, ZERO]),
 )
 opteq_wellposed.breaks(
     "σ not bounded, ‖W‖ = 3", part=_bounded, shown={"bounded σ": "ReLU"}, sigma=relu

@@ -406,6 +406,7 @@ def implicit_only_gradient(trial, *, factor=True):
     yield _clear(pre / math.sqrt(m))
     y = normal(n, g=generator(trial.seed + 200))
     e = Z @ net.b / math.sqrt(m) - y
+    yield given("γ̃‖W‖", net.scale * operator_norm(net.A), "≤", 1.0)
     D, Q = net.big(pre)
     J = kron(net.b[None], eye(n)) @ torch.linalg.solve(Q, D)
     blocks = J.reshape(n, m, n)  # row i, unit r, sample j
@@ -712,6 +713,13 @@ def _adjoint_matrix(W: Tensor, D: Tensor, *, factor: bool = True) -> Tensor:
     return D[..., None] * inverse if factor else inverse
 
 
+def _monotone(name: str, W: Tensor, mu: Tensor | float) -> Iterator[Measurement]:
+    """Measure the hypothesis I - W ⪰ μI with μ > 0: a negative μ makes every bound true."""
+    modulus = torch.linalg.eigvalsh(eye(W.shape[-1]) - symmetric_part(W))[..., 0]
+    yield given(f"{name}: least λ_min(I - sym W) - μ", (modulus - mu).min(), "≥", -ROUNDING)
+    yield given(f"{name}: least μ", float(torch.as_tensor(mu).min()), "≥", 0.01)
+
+
 def _adjoint_size(
     name: str, W: Tensor, D: Tensor, a: Tensor, mu: Tensor | float, *, factor: bool = True
 ) -> Measurement:
@@ -727,10 +735,10 @@ def _adjoint_size(
 def adjoint_bound(trial, *, factor=True, overstated=1.0, slope=1.0):
     W, D, mu = lab.random_patterns(trial.seed)
     a = normal(*D.shape, g=trial.g)
-    modulus = torch.linalg.eigvalsh(eye(D.shape[1]) - symmetric_part(W))[:, 0]
-    yield given("least λ_min(I - sym W) - μ", float((modulus - mu).min()), "≥", -ROUNDING)
+    yield from _monotone("400 draws", W, mu)
     yield _adjoint_size("largest ‖v_i‖μ/‖a‖, 400 draws", W, D, a, mu)
     W, D = lab.rotation()
+    yield from _monotone("rotation, b = 10", W, 0.5)
     yield _adjoint_size("rotation, b = 10: ‖v_i‖μ/‖a‖", W, D, eye(2)[0], 0.5, factor=factor)
     net = lab.monotone(trial.seed, 3)
     at = gradient(net.model, net.s.x, net.s.y, z0=net.s.z, adjoint_solver=Newton(), tol=1e-13)
@@ -750,6 +758,7 @@ adjoint_bound.breaks("a slope above one: σ' = 1.5", "W = ½", slope=1.5)
 def _adjoint_norms(
     name: str, W: Tensor, D: Tensor, mu: Tensor | float, *, factor: bool = True
 ) -> Iterator[Measurement]:
+    yield from _monotone(name, W, mu)
     norms = torch.linalg.matrix_norm(_adjoint_matrix(W, D, factor=factor), 2)
     yield at_most(f"{name}: ‖D(I - WᵀD)⁻¹‖ μ", float((norms * mu).max()), 1 + ROUNDING)
     other = torch.linalg.inv(eye(W.shape[-1]) - D[..., None] * W)

@@ -233,7 +233,10 @@ def _critical_on_a_slope(trial, *, minimum=True):
 def critical_points(trial):
     yield from _critical_on_waves(trial)
     yield from _critical_on_a_slope(trial)
-    start = lab.long_slope(trial.seed)[1]
+    slope, start, eps = lab.long_slope(trial.seed)
+    joint = eps / 0.99 * torch.tensor([[1 - 1e-9], [1 + 1e-9]], dtype=torch.float64)
+    inside, outside = slope.value(joint).tolist()
+    yield within("slope: jump of 𝓛 where its pieces meet, ÷ 𝓛", abs(outside / inside - 1), 1e-6)
     path = lab.descent(lab.SQUARE, start, 0.5, 3)
     total = float(path.slope.pow(2).sum() / (2 * lab.SQUARE.beta * lab.SQUARE.value(start)).sum())
     yield equal("Σ‖∇𝓛_t‖² ÷ 2β(𝓛_0-𝓛*) on β‖θ‖²/2", total, 1, 1e-12)
@@ -317,6 +320,8 @@ def strong_rate(trial):
     step = lab.descent(loss, bottom, 1 / loss.beta, 5).value
     ratio = float(step[5] / step[4]) / (1 - loss.kappa / loss.beta) ** 2
     yield equal("𝓛_{t+1} ÷ 𝓛_t along q_1, over (1-κ/β)²", ratio, 1, 1e-9)
+    curved = operator_norm(loss.hessian(torch.zeros(1, 4, dtype=torch.float64))[0])
+    yield equal("‖∇²f(0)‖ ÷ β, attained", curved / loss.beta, 1, 1e-9)
 
 
 strong_rate.breaks(
@@ -352,7 +357,13 @@ def _one_variable(trial, *, amplitude=3.0):
 )
 def polyak_lojasiewicz(trial):
     yield from _one_variable(trial)
-    yield _pl("three variables", lab.sines(trial.seed), lab.scattered(trial.g, 3))
+    sines = lab.sines(trial.seed)
+    yield _pl("three variables", sines, lab.scattered(trial.g, 3))
+    # along each of the three orthogonal directions κ is attained where it is for one variable
+    tight = 2.2017 * lab.frame(3, generator(trial.seed)).mT
+    shares = sines.gradient(tight).pow(2).sum(1) / (2 * sines.kappa * sines.gap(tight))
+    off = float((shares - 1).abs().max())
+    yield within("three variables: |‖∇𝓛‖² ÷ 2κ(𝓛-𝓛*) - 1| where κ is attained", off, 1e-3)
     task = lab.regression(trial.seed)
     loss, w = task.loss(), 3 * normal(200, 10, g=trial.g)
     yield _pl("regression", loss, w)
@@ -392,6 +403,12 @@ polyak_lojasiewicz.breaks(
 )
 
 
+def _own_derivative(loss: lab.Loss, x: Tensor) -> Measurement:
+    """Compare the derivative that is given beside a function with automatic differentiation."""
+    gap = (loss.gradient(x) - replace(loss, derivative=None).gradient(x)).norm()
+    return within("x² + 3sin²x: ∇f vs autograd", gap / loss.gradient(x).norm(), 1e-10)
+
+
 def _quadratic_rates(trial, *, kappas=1.0):
     plane = lab.Loss(lambda t: 0.5 * (t[..., 0] ** 2 + 0.2 * t[..., 1] ** 2), 1.0, 0.2)
     start = torch.tensor([0.0, 1.0], dtype=torch.float64)
@@ -403,6 +420,7 @@ def _quadratic_rates(trial, *, kappas=1.0):
 
 @claim("nguyen2022.theorem2.5.4", "κ-PL, step 1/β: 𝓛_t-𝓛* ≤ (1-κ/β)ᵗ(𝓛_0-𝓛*)", "thm-pl-rate")
 def pl_rate(trial):
+    yield _own_derivative(lab.sines(trial.seed), 3 * normal(20, 3, g=generator(trial.seed + 710)))
     yield from _rate("x² + 3sin²x", lab.sines(trial.seed), 3 * normal(20, 3, g=trial.g))
     yield from _quadratic_rates(trial)
     yield from _flow_rate(trial)
@@ -733,6 +751,7 @@ def path_lengths(trial):
     drawn = lab.sines(trial.seed)
     loss = replace(drawn, function=lambda t: drawn.function(t) - 100, least=-100.0)
     start = 3 * normal(10, 3, g=trial.g)
+    yield _own_derivative(drawn, start)
     yield at_most(FLOW, _flow_length(loss, start[0], 6.0), ROUNDING)
     for times in (0.1, 1.0, 1.9):
         name = f"x² + 3sin²x: length of descent ÷ √(2(𝓛_0-𝓛*)/κ), η = {times:g}/β"
@@ -744,7 +763,10 @@ def path_lengths(trial):
     yield equal(name, value, 1, 1e-6)
     starts = normal(20, 10, g=trial.g)
     yield at_most(REGRESSION, _descent_length(task.loss(), starts, 1.0, 1000), ROUNDING)
-    yield at_most(ROUND, _descent_length(lab.SQUARE, start, 1.9), 20)
+    # each step leaves 0.9 of the way: 1.9·(1 + 0.9 + 0.9² + …) = 19
+    zigzag = _descent_length(lab.SQUARE, start, 1.9)
+    yield at_most(ROUND, zigzag, 20)
+    yield equal("the same, exactly", zigzag, 19, 1e-6)
     ball = lab.vanilla_ball(trial.seed)
     yield _network_length(ball, lab.ball_flow(ball)[1])
     yield _by_autograd(ball.network)

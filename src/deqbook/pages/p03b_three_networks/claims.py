@@ -50,6 +50,12 @@ def _beyond(name: str, value: float, relation: str, bound: float) -> Measurement
     return seen(f"ordinary labels, not implied: {name}", value, relation, bound)
 
 
+def _whole_flow(run: Trajectory) -> Measurement:
+    """Measure that the Euler steps from ordinary labels are those of a flow up to time 6."""
+    steps = int(run.gradients[-1])
+    return equal("ordinary labels: time after all steps", steps * run.step, 6.0, 1e-9)
+
+
 def _asked(conditions: Conditions) -> Iterator[Measurement]:
     for c in conditions.conditions:
         yield given(f"{c.formula}, need ÷ have", c.ratio, "≤", 1.0)
@@ -238,6 +244,7 @@ def flow_invariants(trial):
     yield from _standing_still(trial)
     wide, short, run = lab.ordinary_flow(trial.seed)
     yield _beyond("m needed ÷ m", short, "≥", 1e6)
+    yield _whole_flow(run)
     floor = run.block_min["c"].min() / (wide.rate / 2)
     yield _beyond("min over t of λ_min(G(t)) ÷ (λ_G/2)", floor, "≥", 1.0)
     for name, way in run.displacement.items():
@@ -327,6 +334,7 @@ def flow_rate(trial):
     yield from _exponent(lone.run, lone.conditions.rate * float(lone.run.times[-1]))
     wide, short, run = lab.ordinary_flow(trial.seed)
     yield _beyond("m needed ÷ m", short, "≥", 1e6)
+    yield _whole_flow(run)
     yield _beyond(RATE, _over_rate(run, wide.rate), "≤", 1.0)
 
 
@@ -449,6 +457,7 @@ def _certificate(trial, *, times_edge=1.0):
 def descent_rate(trial):
     near, lone = lab.near_descent(trial.seed, 0.0, False), lab.long_descent(trial.seed)
     yield from _asked(near.conditions)
+    yield _by_definition(trial)
     yield from _descent_decay(trial)
     yield within(FROZEN, near.frozen, 1e-3)
     steps, rate = int(lone.run.gradients[-1]), lone.run.step * lone.conditions.rate
@@ -638,6 +647,8 @@ def _pl_gram(trial, *, trained="WUa"):
 def pl_through_gram(trial):
     yield from _pl_gram(trial)
     model, X = lab.vanilla_network(trial.seed)
+    off = lab.gradient_gap(model, X, signs(5, g=generator(trial.seed + 200)))
+    yield within("a step of training vs the gradient of autograd", off, 1e-6)
     z = model.solve(X).z
     yield at_least(
         "λ_min(H) ÷ λ_min(G)", lab.least(empirical_ntk(model, X)) / lab.least(z @ z.mT), 1.0

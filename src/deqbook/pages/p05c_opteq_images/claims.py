@@ -191,6 +191,21 @@ def _not_an_equilibrium(trial, *, selection=True):
     yield equal("SAM, ½‖z‖²: residual ÷ its prediction", found / promised, 1.0, 0.05)
 
 
+@torch.no_grad()
+def _written_out(trial):
+    """Compare the cell of the networks with its layers αWᵀσ(Wz + q) + (1-α)z, written out."""
+    model = build(replace(TINY, seed=trial.seed, alpha=0.3))
+    assert isinstance(model, DenseOptEq)
+    widths = [len(W) for W in model.Ws]
+    z = state = normal(5, model.m, g=trial.g, dtype=model.V.dtype)
+    q = normal(5, sum(widths), g=trial.g, dtype=model.V.dtype)
+    for W, part in zip(model.Ws, q.split(widths, dim=1)):
+        code = torch.relu(torch.einsum("hm,nm->nh", W, state) + part)
+        state = 0.3 * torch.einsum("hm,nh->nm", W, code) + 0.7 * state
+    gap = (model.f(z, q, *model.Ws) - state).norm() / state.norm()
+    yield within("cell of the networks vs its layers, written out", float(gap), 1e-5)
+
+
 @claim(
     "xie2022.table3",
     "A layer for F_D lowers F_D; the output of unrolled SAM is not an equilibrium",
@@ -201,6 +216,7 @@ def _not_an_equilibrium(trial, *, selection=True):
 )
 def two_routes(trial):
     yield from _gradient_of_F(trial)
+    yield from _written_out(trial)
     yield from _decorrelated(trial)
     yield from _not_an_equilibrium(trial)
 

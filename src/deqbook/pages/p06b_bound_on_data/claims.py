@@ -146,6 +146,14 @@ def _coins(trial, *, learnt=False):
     yield at_most("coins for labels: test error", error, start.bound(B).total)
 
 
+def _noise(trial, *, p=0.3):
+    """The expected loss under noise on the labels is a mean over what the coin may show."""
+    f, y = normal(500, g=trial.g), signs(500, g=trial.g)
+    kept, tossed = lab.cut(f, y), (lab.cut(f, torch.ones_like(y)) + lab.cut(f, -torch.ones_like(y)))
+    gap = (lab.noisy(lab.cut, f, y, p) - (1 - p) * kept - p * tossed / 2).abs().max()
+    yield within("expected loss under noise vs both sides of the coin", float(gap), 1e-12)
+
+
 @lru_cache(maxsize=2)
 def _zero_labels(seed: int, n: int = 400) -> lab.KernelStart:
     """Return a network on as many points of the sphere as dimensions, with labels 0."""
@@ -196,6 +204,7 @@ def bound_on_data(trial):
     yield from _radii(trial)
     yield from _step_behind(trial)
     yield from _coins(trial)
+    yield from _noise(trial)
     yield from _first_guess(trial)
     yield from _with_more_samples(trial)
 

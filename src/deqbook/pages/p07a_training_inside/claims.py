@@ -44,6 +44,14 @@ def _settles(trial, *, name="median residual after 50 steps", std=0.01):
     yield within(name, float(trace[-1].median()), 1e-2)
 
 
+def _drawn(trial, *, std=0.01):
+    """Measure the spread of the weights: it is what the claim is about."""
+    model = ResidualCell.init(std=std, seed=trial.seed).requires_grad_(False)
+    for name, W in (("W1", model.W1), ("W2", model.W2)):
+        off = abs(float(W.std()) / std - 1) * math.sqrt(2 * W.numel())
+        yield within(f"|std of {name} ÷ 0.01 - 1|, in standard errors", off, 5)
+
+
 @claim(
     "nguyen2022.figure4.1",
     "A cell initialised at standard deviation 0.01 settles in 50 steps; at 1 it does not",
@@ -55,6 +63,7 @@ def _settles(trial, *, name="median residual after 50 steps", std=0.01):
     ),
 )
 def initialisation_settles(trial):
+    yield from _drawn(trial)
     yield from _settles(trial)
     yield from _settles(trial, name="the same with W1 ~ N(0, 1)", std=(1.0, 0.01))
 
@@ -94,6 +103,7 @@ def initialisation_leaps(trial, *, std=0.01):
     plane = principal_plane(states)
     yield seen("path after the first step ÷ first step", path_ratio(plane.points), "≤", 0.25)
     if std == 0.01:
+        yield from _drawn(trial)
         yield from _plane_by_gram(states.double(), plane)
 
 

@@ -915,6 +915,7 @@ def descent_rate(trial):
     task, run = _trained(single_step, trial.seed, 0)
     first = descend(task, run.step, 1)
     bound = cross_bound(task.scales, run.step)
+    yield _identity(first)
     yield at_most("one sample: first |I₂| ÷ bound", _largest(first.parts()[1], first, bound), 1.0)
     L, H = torch.tensor(run.loss), top(task)
     yield at_most("one sample: L_k ÷ L_0 when 10⁻³ is promised", float(L[-1] / L[0]), PROMISE)

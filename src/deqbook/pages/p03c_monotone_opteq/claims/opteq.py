@@ -65,6 +65,29 @@ def _unrolls(theta: lab.Theta, X: Tensor, net: lab.Unrolled, smoothness=1.0) -> 
     return within("Z(K): here vs the layers of the package", off, SAME)
 
 
+def _in_the_set(case: lab.Instance) -> Measurement:
+    """Measure that U_l and b_l are as small as the bounds take them to be."""
+    theta = case.theta
+    norms = [
+        operator_norm(p) if p.ndim == 2 else p.norm() for k, p in theta.items() if k[0] in "Ub"
+    ]
+    return given("largest ‖U_l‖, ‖b_l‖ ÷ B", max(map(float, norms)) / case.size.inputs, "≤", 1.01)
+
+
+def _gentle(case: lab.Instance, name: str = "") -> Iterator[Measurement]:
+    """Measure what the bounds take σ to be: 0 ≤ σ' ≤ 1, |σ''| at most as said, |σ(0)| as said."""
+    sigma, t = case.net.sigma, torch.linspace(-6, 6, 241, dtype=torch.float64)
+    slope, bend = torch.func.grad(sigma), torch.func.grad(torch.func.grad(sigma))
+    first, second = (torch.func.vmap(f)(t) for f in (slope, bend))
+    yield within(f"{name}σ' as given vs autograd", relative(sigma.slope(t), first), SAME)
+    yield given(f"{name}largest σ'", float(first.max()), "≤", 1.0)
+    yield given(
+        f"{name}largest |σ''| - bound", float(second.abs().max()) - case.size.bend, "≤", SAME
+    )
+    origin = abs(float(sigma(torch.zeros((), dtype=torch.float64))))
+    yield given(f"{name}|σ(0)| - bound", origin - case.size.sigma0, "≤", SAME)
+
+
 # --- the iterates stay bounded -----------------------------------------------------------------
 
 
@@ -125,6 +148,7 @@ def _no_equilibrium(trial):
 def states_bounded(trial):
     case = lab.instance(trial.seed)
     yield _unrolls(case.theta, case.X, case.net)
+    yield _in_the_set(case)
     yield from _contracting(trial)
     yield from _sharp_states(trial)
     yield from _sharp_sums(trial)
@@ -134,6 +158,10 @@ def states_bounded(trial):
     def T(z: Tensor) -> Tensor:
         return torch.relu(z @ W.mT + b) @ W
 
+    ends = torch.stack([low, high])
+    yield given(
+        "T does not contract: ‖T(p) - p‖ at two points p", (T(ends) - ends).norm(), "≤", 1e-9
+    )
     centre, start = 2 * normal(4, g=trial.g), 2 * normal(4, g=trial.g)
     # ⟨(1+λ)z - a, z - p⟩ ≤ 0 for every frozen fixed point z and every equilibrium p: z is in the
     # ball with diameter from p to a/(1+λ), so ‖z‖² ≤ ‖p‖² + ‖a‖²
@@ -307,6 +335,8 @@ def iterate_derivatives(trial, *, norm=0.9):
     yield _largest_norm(case.theta)
     if norm == 0.9:
         yield _unrolls(case.theta, case.X, case.net)
+        yield _in_the_set(case)
+        yield from _gentle(case)
     yield from _iterates("", case, _labels(trial), sharp=False)
     # nothing cancels: the bounds on U and b are attained, that on W up to the start's share
     case = lab.straight(trial.seed, norm=norm / 0.9, assumed=1.0, start=100.0, alpha=0.1)
@@ -460,6 +490,10 @@ def lipschitz_constants(trial, *, norm=0.9):
     case, raw = lab.with_features(trial.seed, norm, 8)
     theta, g = case.theta, generator(trial.seed + 200)
     yield _unrolls(theta, case.X, case.net)
+    if norm == 0.9:
+        yield _in_the_set(case)
+        yield from _gentle(case)
+        yield from _gentle(lab.straight_features(trial.seed, bent=True)[0], "one unit: ")
     J = lab.stacked(lab.jacobians(lambda t: lab.unrolled(t, raw @ t["W0"].mT, case.net), theta))
     # the direction in which the state moves most, and random ones
     directions = [torch.linalg.svd(J, full_matrices=False).Vh[0], *normal(3, J.shape[1], g=g)]
@@ -646,6 +680,7 @@ def _product(trial, *, understated=1.0):
 def linear_training(trial):
     one = lab.task(trial.seed)
     yield _unrolls(one.theta, one.X, one.net)
+    yield _largest_norm(one.theta)
     yield from _network(trial)
     yield from _product(trial)
 

@@ -614,13 +614,16 @@ tied_and_untied.breaks(
 )
 def initial_eigenvalue(trial, *, m=None, repeated=False):
     n, draws, fail = 2, 12, 0.25
-    X = lab.orthogonal_inputs(trial.seed, n)
+    X = lab.orthogonal_inputs(trial.seed, 3)[:n]
     K = population_limit(lab.second_moments(X), lab.VARIANCE).K
     star = least(K)
+    # one unit, u ~ N(0, 2K_ii): E σ(u)⁴ = ½·3·(2K_ii)²
+    fourth = 1.5 * (2 * float(K.diagonal().max())) ** 2
+    yield equal("6/(1-σ_w²)² ÷ E σ(u)⁴ of a unit", lab.second_moment(1, 1) / fourth, 1, 1e-9)
     m = lab.second_moment_width(n, star, fail) if m is None else m
     if repeated:
         X = torch.cat([X[:1], X[:1]])
-    drawn = [VanillaDEQ.init(m, n, seed=1000 * trial.seed + k) for k in range(draws)]
+    drawn = [VanillaDEQ.init(m, 3, seed=1000 * trial.seed + k) for k in range(draws)]
     # σ_w^20 is 1e-11
     G = torch.stack([lab.layer_grams(lab.tied_layers(model, X, 20)[-1]) for model in drawn])
     lambdas, gaps = torch.linalg.eigvalsh(G)[:, 0], torch.linalg.matrix_norm(G - K)
