@@ -69,7 +69,7 @@ def circumstances(name: str) -> Table:
         rows += [(f"machine {part}".strip(), machine)]
         rows += [(f"load {part}".strip(), f"{before} before, {after} after")]
         rows += [(f"note {part}".strip(), where["note"])] if "note" in where else []
-    return Table((), rows)
+    return Table((), rows, "how it was measured")
 
 
 # -- the race of a training step -------------------------------------------------------------------
@@ -124,7 +124,7 @@ def race_table(which: str) -> Table:
         for row in sorted(rows.values(), key=lambda row: row.middle)
     ]
     head = ("", "ms", "÷ closed form (quartiles)", "÷ WarmStart", "error of the gradient")
-    return Table(head, lines)
+    return Table(head, lines, f"{which}: everyone")
 
 
 def draw_race() -> Figure:
@@ -177,11 +177,12 @@ def solvers_table() -> Table:
     lines = [
         (
             title,
-            *(f"{r[s][0]:.2f} · {r[s][1]:.2f}" if s in r else "not solved" for s in SHOWN),
+            *(f"{r[s][0]:.2f}\u00a0· {r[s][1]:.2f}" if s in r else "not solved" for s in SHOWN),
         )
         for title, r in solvers().items()
     ]
-    return Table(("time ÷ best · evaluations ÷ best", *SHOWN), lines)
+    head = ("time ÷ best · evaluations ÷ best", *SHOWN)
+    return Table(head, lines, "every solver on every problem")
 
 
 def draw_solvers() -> Figure:
@@ -227,7 +228,8 @@ def slopes(kind: str, quantities: tuple[str, ...]) -> Table:
         (what, who, *(cells[what, who].get(q, "") for q in quantities))
         for what, who in sorted(cells, key=lambda key: WHAT.index(key[0]))
     ]
-    return Table(("", "", *(QUANTITIES[q] for q in quantities)), lines)
+    head = ("", "", *(QUANTITIES[q] for q in quantities))
+    return Table(head, lines, f"slopes of {kind}, with intervals")
 
 
 def draw_growth(what: str = "step") -> Figure:

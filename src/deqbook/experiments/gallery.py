@@ -45,7 +45,7 @@ class Table:
 
 
 def _cell(text: str) -> str:
-    if text.startswith("deqbook "):
+    if text.startswith(("deqbook reproduce ", "python benchmarks/")):
         return f"<td><code>{escape(text)}</code></td>"
     whole = text.replace(" %", "\u00a0%").replace(" = ", "\u00a0=\u00a0")
     return f"<td>{escape(whole)}</td>"
