@@ -14,6 +14,7 @@ from deqbook.experiments import cells, ours, widths
 from deqbook.experiments.cases import cell, descent, kernels
 from deqbook.experiments.catalogue import EXPERIMENTS
 from deqbook.experiments.declaration import Experiment
+from deqbook.experiments.drawing import panels, plain_log
 from deqbook.experiments.gallery import Shown, Table, facts, overview, rules, shown
 from deqbook.experiments.receipts import Results, read
 from deqbook.experiments.worker import Checkpoint, OutOfTime, key_of
@@ -212,3 +213,15 @@ def test_turning_counts_circles() -> None:
 
 def test_a_slope_is_that_of_the_power() -> None:
     assert ours.slope({m: 3.0 * m**-0.5 for m in (10, 20, 80)}) == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("ends", [(0.3, 0.66), (0.05, 1.0), (0.01, 1.0), (1e-6, 1.0), (2.0, 2.4)])
+def test_a_short_logarithmic_axis_has_few_labels(ends: tuple[float, float]) -> None:
+    _, ((ax,),) = panels(1, 1, 1.75)
+    ax.semilogy([0, 1], ends)
+    plain_log(ax.yaxis)
+    low, high = ax.get_ylim()
+    ticks = [t for t in ax.yaxis.get_majorticklocs() if low <= t <= high]
+    labels = ax.yaxis.get_major_formatter().format_ticks(ticks)
+    assert 2 <= len(ticks) <= 7
+    assert len(set(labels)) == len(labels)

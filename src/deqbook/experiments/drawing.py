@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from deqbook.viz.style import FIGSIZE
 
@@ -27,11 +27,13 @@ def panels(down: int, across: int, height: float) -> tuple[Figure, list[list[Axe
 def plain_log(axis: Axis) -> None:
     """Label a logarithmic axis in plain numbers, few enough to be read; call it when all is drawn.
 
-    Powers of ten where there are two of them, and 1, 2, 5 between them otherwise.
+    Powers of ten where there are two of them, 1, 2, 5 between them otherwise, and four round
+    numbers where the axis is too short for those.
     """
     low, high = sorted(axis.get_view_interval())
     subs = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=8))
+    short = high / low < 5
+    axis.set_major_locator(MaxNLocator(4) if short else LogLocator(subs=subs, numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
