@@ -13,6 +13,25 @@ if TYPE_CHECKING:
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
+UNFOLD = """() => {
+    document.querySelectorAll("article details").forEach(e => { e.open = true; });
+    document.querySelectorAll("article .toggle-hidden")
+        .forEach(e => e.classList.remove("toggle-hidden"));
+}"""
+
+#: Until the page has looked the same for most of a second.
+STILL = """async () => {
+    const look = () => [document.querySelector("article").offsetHeight,
+        document.querySelectorAll(".deq-wide").length,
+        document.querySelectorAll("[data-deq-size]").length].join();
+    for (let before = "", same = 0; same < 4;) {
+        await new Promise(done => requestAnimationFrame(() => setTimeout(done, 150)));
+        same = look() === before ? same + 1 : 0;
+        before = look();
+    }
+}"""
+
+
 @dataclass
 class Visit:
     """A page, and everything that went wrong while it was open."""
@@ -63,3 +82,11 @@ def settle_math(page: Page) -> None:
         || (window.MathJax?.startup?.promise && document.querySelector("mjx-container"))"""
     )
     page.evaluate("() => window.MathJax?.startup?.promise")
+
+
+def settle(page: Page) -> None:
+    """Wait until nothing moves any more: formulas set, things unfolded, boxes marked."""
+    settle_math(page)
+    page.evaluate("() => document.fonts.ready")
+    page.evaluate(UNFOLD)
+    page.evaluate(STILL)

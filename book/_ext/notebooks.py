@@ -39,6 +39,7 @@ from docutils.nodes import make_id
 from myst_nb.core.variables import format_plain_text
 from packaging.requirements import Requirement
 from place import site_address
+from spacing import written
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
@@ -231,7 +232,7 @@ def role(name: str, text: str, at: Context) -> str:
         key, _, form = text.partition(":")
         if key not in at.values:
             raise Unresolved(f"{at.page}: no value {key!r} was glued")
-        return format_plain_text(at.values[key]["data"]["text/plain"], form or "s")
+        return written(format_plain_text(at.values[key]["data"]["text/plain"], form or "s"))
     if name in ("cite", "cite:p", "cite:t"):
         keys = [key.strip() for key in text.split(",")]
         if unknown := [key for key in keys if key not in at.anchors]:

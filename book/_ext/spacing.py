@@ -28,13 +28,13 @@ SHORT = 24
 MANY, LONG = 3, 20
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-POWER = re.compile(r"(-?)(\d+(?:\.\d+)?)e([+-]?)0*(\d+)")
+POWER = re.compile(r"([-−]?)(\d+(?:\.\d+)?)e([+-]?)0*(\d+)")
 
 
 def written(number: str) -> str:
     """Write a number of Python as prose does; what is no number stays as it is.
 
-    >>> [written(text) for text in ("-0.67", "1e-10", "3e+05", "-2.5e+23", "a-1", "0.5")]
+    >>> [written(text) for text in ("-0.67", "1e-10", "3e+05", "−2.5e+23", "a-1", "0.5")]
     ['−0.67', '10⁻¹⁰', '3·10⁵', '−2.5·10²³', 'a-1', '0.5']
     """
     power = POWER.fullmatch(number)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from built_site import toc_pages
 from chromium import skip_without_browser
-from test_reach import settle
-from visits import visit
+from visits import settle, visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from built_site import toc_pages
 from chromium import skip_without_browser
-from visits import settle_math, visit
+from visits import settle, visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -16,24 +16,6 @@ pytestmark = pytest.mark.browser
 skip_without_browser()
 
 PAGES = toc_pages()
-
-UNFOLD = """() => {
-    document.querySelectorAll("article details").forEach(e => { e.open = true; });
-    document.querySelectorAll("article .toggle-hidden")
-        .forEach(e => e.classList.remove("toggle-hidden"));
-}"""
-
-#: Until the page has looked the same for most of a second.
-STILL = """async () => {
-    const look = () => [document.querySelector("article").offsetHeight,
-        document.querySelectorAll(".deq-wide").length,
-        document.querySelectorAll("[data-deq-size]").length].join();
-    for (let before = "", same = 0; same < 4;) {
-        await new Promise(done => requestAnimationFrame(() => setTimeout(done, 150)));
-        same = look() === before ? same + 1 : 0;
-        before = look();
-    }
-}"""
 
 #: For every formula, table, picture and piece of code or output: the boxes that cut it.
 CUT = """() => {
@@ -70,14 +52,6 @@ CUT = """() => {
     }
     return {count, scrolled, found};
 }"""
-
-
-def settle(page: Page) -> None:
-    """Wait until nothing moves any more: formulas set, things unfolded, boxes marked."""
-    settle_math(page)
-    page.evaluate("() => document.fonts.ready")
-    page.evaluate(UNFOLD)
-    page.evaluate(STILL)
 
 
 @pytest.mark.parametrize("path", PAGES)
