@@ -254,7 +254,7 @@ def _survivor(claim: str, kind: str, key: str, reason: str) -> str:
     """Write one bug: the claim, the function, what stood there and what was put there, and why.
 
     >>> _survivor("a.b", "statement", "deqbook.linalg:f: factor: a → a * 2", "loose")
-    '- `a.b`{.deq-claim-id} stated in `linalg:f`: `a` → `a * 2`. loose.'
+    '- `a.b` stated in `linalg:f`: `a` → `a * 2`. loose.'
     """
     place, _, change = key.split(": ", 2)
     before, _, after = change.partition(" → ")
@@ -262,10 +262,7 @@ def _survivor(claim: str, kind: str, key: str, reason: str) -> str:
     short = place.removeprefix("deqbook.").removeprefix("pages.")
     which = f", occurrence {copy.rstrip(')')}" if copy else ""
     why = literally(reason.rstrip(".")) or "no reason is given"
-    return (
-        f"- `{claim}`{{.deq-claim-id}} {WHERE[kind]} in `{short}`: "
-        f"`{before}` → `{after}`{which}. {why}."
-    )
+    return f"- `{claim}` {WHERE[kind]} in `{short}`: `{before}` → `{after}`{which}. {why}."
 
 
 def row(claim: dict[str, Any], found: dict[str, Any] | None = None) -> str:
@@ -366,20 +363,20 @@ def claim_ids(files: tuple[Path, ...]) -> frozenset[str]:
 
 
 def link(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Give each row of a ledger its anchor, and let a claim's name, on other pages, lead to it."""
+    """Give each row of a ledger its anchor, and let a claim's name elsewhere lead to it."""
     pages: set[str] = getattr(app.env, "deqbook_ledger_pages", set())
     known = claim_ids(tuple(getattr(app.env, "deqbook_ledger", {}).values()))
-    if docname in pages:
-        for name in doctree.findall(nodes.literal):
-            if "deq-claim-id" in name["classes"]:
-                name["ids"].append(anchor(name.astext()))
-    elif pages and app.builder.format == "html":
-        there = app.builder.get_relative_uri(docname, min(pages))
-        for name in list(doctree.findall(nodes.literal)):
-            inside = isinstance(name.parent, nodes.reference | nodes.title)
-            if name.astext() in known and not inside:
-                target = f"{there}#{anchor(name.astext())}"
-                name.replace_self(nodes.reference("", "", name.deepcopy(), refuri=target))
+    if not pages or (docname not in pages and app.builder.format != "html"):
+        return
+    here = docname in pages
+    there = "" if here else app.builder.get_relative_uri(docname, min(pages))
+    for name in list(doctree.findall(nodes.literal)):
+        inside = isinstance(name.parent, nodes.reference | nodes.title)
+        if here and "deq-claim-id" in name["classes"]:
+            name["ids"].append(anchor(name.astext()))
+        elif name.astext() in known and not inside:
+            target = f"{there}#{anchor(name.astext())}"
+            name.replace_self(nodes.reference("", "", name.deepcopy(), refuri=target))
 
 
 #: How a page writes what :func:`deqbook.typeset.formula` returns.
