@@ -85,7 +85,7 @@ def test_the_report_names_source_rate_and_step() -> None:
 
 def test_the_table_is_escaped_and_says_what_fails() -> None:
     page = conditions(("a", 2.0, 4.0), ("b", 3.0, 1.0), step=0.125)._repr_html_()
-    page = re.sub(r"</?i>| style=.*?(?=>)", "", page)
+    page = re.sub(r"</?i>| style=.*?(?=>)", "", page).replace("\u00a0", " ")
     assert "gao2022, Theorem &lt;3.1&gt;" in page
     assert "<td>a &gt; x &amp; y</td><td>2</td><td>4</td><td>2</td><td>✗ fails</td>" in page
     assert "<td>3</td><td>1</td><td>0.3333</td><td>✓ holds</td>" in page

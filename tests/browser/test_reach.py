@@ -24,13 +24,15 @@ CUT = """() => {
         && getComputedStyle(box).maskImage.includes("gradient")
         && (box.matches("mjx-container") || box.getAttribute("aria-label"))
         && (box.classList.contains("deq-more-right") || box.classList.contains("deq-more-left"));
+    // For screen readers alone; a table whose rows stand as blocks has its headings in the cells.
+    const HIDDEN = ".sr-only, .visually-hidden, .deq-stack thead";
     const width = document.documentElement.clientWidth;
     const found = [];
     const things = "mjx-math, table, pre, img, svg, .deq-evidence > summary, .admonition-title";
     let count = 0, scrolled = 0;
     for (const thing of document.querySelectorAll(`article :is(${things})`)) {
         const shown = thing.getBoundingClientRect();
-        if (!shown.width || !shown.height || thing.closest(".sr-only, .visually-hidden")) continue;
+        if (!shown.width || !shown.height || thing.closest(HIDDEN)) continue;
         count += 1;
         let [left, right] = [shown.left, shown.right];
         if (thing.scrollWidth > thing.clientWidth + 1 && thing.matches("pre")) {

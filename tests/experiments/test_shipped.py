@@ -99,6 +99,10 @@ def test_the_gallery_has_a_row_for_each() -> None:
     assert shown("ling2023-fig1").left_out == ""
     assert rules("ling2023-fig1").summary.startswith("5 of 6 sentences came out")
     assert "5\u00a0%" in Table((), [["5 % at m = 3"]])._repr_html_()  # no line begins with a sign
+    blocks = rules("ling2023-fig1")._repr_html_()
+    assert "deq-stack" in blocks
+    assert '<span class="deq-head" hidden>rule: </span>' in blocks
+    assert "deq-head" not in told
     assert [row[3] for row in rules("ling2023-fig1").rows].count("no (not counted)") == 3
 
 

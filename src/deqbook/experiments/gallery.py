@@ -13,6 +13,9 @@ from deqbook.experiments.receipts import Results, read
 
 __all__ = ["Shown", "Table", "facts", "overview", "rules", "shown"]
 
+WORDY = 75
+"""Letters in a row that are more than a phone shows side by side."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -25,13 +28,21 @@ class Table:
     rows: Sequence[Sequence[str]]
     summary: str = ""
 
+    @property
+    def wordy(self) -> bool:
+        """Whether a phone shows its rows as blocks, each cell with its heading."""
+        letters = sum(len(cell) for row in self.rows for cell in row)
+        return len(self.head) >= 3 and letters > WORDY * len(self.rows)
+
     def _repr_html_(self) -> str:
         top = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
         head = f"<thead><tr>{top}</tr></thead>" if top else ""
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
+        names = ("", *self.head[1:]) if self.wordy else ("",) * max(map(len, self.rows))
+        body = "".join(f"<tr>{''.join(map(_cell, row, names))}</tr>" for row in self.rows)
+        kind = "docutils deq-stack" if self.wordy else "docutils"
         table = (
-            '<div class="table-wrapper" role="region" tabindex="0" aria-label="table">'
-            f'<table class="docutils">{head}<tbody>{body}</tbody></table></div>'
+            '<div class="deq-scroll" role="region" tabindex="0" aria-label="table">'
+            f'<table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
         )
         if not self.summary:
             return table
@@ -44,11 +55,13 @@ class Table:
         return "\n".join(top + [" · ".join(row) for row in (self.head, *self.rows) if row])
 
 
-def _cell(text: str) -> str:
+def _cell(text: str, name: str = "") -> str:
     if text.startswith(("deqbook reproduce ", "python benchmarks/")):
         return f"<td><code>{escape(text)}</code></td>"
     whole = text.replace(" %", "\u00a0%").replace(" = ", "\u00a0=\u00a0")
-    return f"<td>{escape(whole)}</td>"
+    # shown by the style of the site, on a phone
+    head = f'<span class="deq-head" hidden>{escape(name)}: </span>' if name else ""
+    return f"<td>{head}{escape(whole)}</td>"
 
 
 @dataclass(frozen=True)
