@@ -254,15 +254,16 @@ def _survivor(claim: str, kind: str, key: str, reason: str) -> str:
     """Write one bug: the claim, the function, what stood there and what was put there, and why.
 
     >>> _survivor("a.b", "statement", "deqbook.linalg:f: factor: a → a * 2", "loose")
-    '- `a.b` stated in `linalg:f`: `a` → `a * 2`. loose.'
+    '- `a.b` stated in `linalg:f` – `a` → `a * 2` – loose.'
     """
     place, _, change = key.split(": ", 2)
     before, _, after = change.partition(" → ")
     after, _, copy = after.partition(" (") if re.search(r" \(\d+\)$", after) else (after, "", "")
     short = place.removeprefix("deqbook.").removeprefix("pages.")
-    which = f", occurrence {copy.rstrip(')')}" if copy else ""
+    which = f" occurrence {copy.rstrip(')')}" if copy else ""
     why = literally(reason.rstrip(".")) or "no reason is given"
-    return f"- `{claim}` {WHERE[kind]} in `{short}`: `{before}` → `{after}`{which}. {why}."
+    # Dashes: no mark can begin a line after a long piece of code.
+    return f"- `{claim}` {WHERE[kind]} in `{short}` – `{before}` → `{after}`{which} – {why}."
 
 
 def row(claim: dict[str, Any], found: dict[str, Any] | None = None) -> str:

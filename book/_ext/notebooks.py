@@ -36,6 +36,7 @@ import jupytext
 import nbformat
 from bs4 import BeautifulSoup, NavigableString, Tag
 from docutils.nodes import make_id
+from finish import with_minus
 from myst_nb.core.variables import format_plain_text
 from packaging.requirements import Requirement
 from place import site_address
@@ -232,7 +233,8 @@ def role(name: str, text: str, at: Context) -> str:
         key, _, form = text.partition(":")
         if key not in at.values:
             raise Unresolved(f"{at.page}: no value {key!r} was glued")
-        return written(format_plain_text(at.values[key]["data"]["text/plain"], form or "s"))
+        value = format_plain_text(at.values[key]["data"]["text/plain"], form or "s")
+        return with_minus(written(value))
     if name in ("cite", "cite:p", "cite:t"):
         keys = [key.strip() for key in text.split(",")]
         if unknown := [key for key in keys if key not in at.anchors]:

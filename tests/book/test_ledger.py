@@ -300,7 +300,7 @@ def test_bugs_that_were_not_noticed_are_listed_with_their_reasons(source: Path) 
     assert folded.summary.get_text() == "1 planted bug not noticed, and why"
     (bug,) = folded.select("li")
     assert bug.get_text().strip() == (
-        f"{CLAIM['id']} computed in p01_first.claims:f: max(a['b']) → min(a['b']), occurrence 2. "
+        f"{CLAIM['id']} computed in p01_first.claims:f – max(a['b']) → min(a['b']) occurrence 2 – "
         "the *least* is |below| it as well."
     )
 
