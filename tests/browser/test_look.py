@@ -139,3 +139,30 @@ def test_the_way_to_the_next_page_is_not_cut_on_a_phone(browser: Browser, addres
                 .map(e => e.clientWidth)"""
         )
         assert min(wide) > 140
+
+
+@pytest.mark.parametrize("path", ["book/gallery", "book/benchmarks"])
+def test_tables_of_a_run_lie_on_the_page_in_the_dark(
+    browser: Browser, address: str, path: str
+) -> None:
+    with visit(browser, address, f"{path}.html") as seen:
+        seen.page.emulate_media(color_scheme="dark")
+        seen.page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+        sheets = seen.page.evaluate(
+            """() => [...document.querySelectorAll(".text_html:has(table)")]
+                .map(e => getComputedStyle(e).backgroundColor)"""
+        )
+        assert sheets
+        assert set(sheets) == {"rgba(0, 0, 0, 0)"}
+
+
+def test_on_a_phone_the_cells_of_a_rule_have_their_headings(browser: Browser, address: str) -> None:
+    heads = """() => [...document.querySelectorAll("details .deq-stack .deq-head")].map(e => {
+        e.closest("details").open = true;
+        return e.getClientRects().length;
+    })"""
+    for size, shown in (("phone", 1), ("desktop", 0)):
+        with visit(browser, address, "book/gallery.html", size) as seen:
+            found = seen.page.evaluate(heads)
+            assert len(found) > 30
+            assert (min(found) > 0) == bool(shown)
