@@ -59,13 +59,14 @@ STATUS = {
     "unbroken": "✗ control holds",
 }
 
+#: How claims of a kind are counted: one of them, several of them.
 COUNTED = {
-    "holds": "hold",
-    "definition": "are definitions",
-    "quoted": "are quoted and not proved here",
-    "partly": "come out in part",
-    "not reproduced": "are not reproduced at this size",
-    "not checkable": "no finite experiment can check",
+    "holds": ("holds", "hold"),
+    "definition": ("is a definition", "are definitions"),
+    "quoted": ("is quoted and not proved here", "are quoted and not proved here"),
+    "partly": ("comes out in part", "come out in part"),
+    "not reproduced": ("is not reproduced at this size", "are not reproduced at this size"),
+    "not checkable": ("no finite experiment can check", "no finite experiment can check"),
 }
 
 
@@ -188,7 +189,11 @@ def summary(claims: Sequence[dict[str, Any]]) -> str:
     count = Counter(map(standing, claims))
     controls = [control for claim in claims for control in claim["controls"]]
     broken = sum(control["breaks"] for control in controls)
-    parts = [f"{count[name]} {words}" for name, words in COUNTED.items() if count[name]]
+    parts = [
+        f"{count[name]} {one if count[name] == 1 else more}"
+        for name, (one, more) in COUNTED.items()
+        if count[name]
+    ]
     seconds = sum(claim["seconds"] for claim in claims)
     return (
         f"{len(claims)} claim{'s' * (len(claims) != 1)}: {', '.join(parts)}. "

@@ -175,7 +175,7 @@ def test_summary_counts_claims_and_controls() -> None:
     hopeless = UNCHECKABLE | {"controls": [], "seconds": 0.0}
     table = CLAIM | {"standing": "not reproduced", "controls": [], "seconds": 0.0}
     assert ledger.summary([CLAIM, hopeless, table]) == (
-        "3 claims: 1 hold, 1 are not reproduced at this size, 1 no finite experiment can check. "
+        "3 claims: 1 holds, 1 is not reproduced at this size, 1 no finite experiment can check. "
         "1 of 1 controls break as they must. 0.2 s."
     )
 
@@ -288,7 +288,7 @@ def test_the_table_has_its_heading_and_scrolls_from_the_keyboard(source: Path) -
     assert region["aria-label"] == "Claims of 01_first"
     assert [th.get_text() for th in region.select("table thead th")] == list(ledger.HEADINGS)
     assert region.select_one("tbody .deq-holds").get_text() == "✓ holds"
-    sums = [p.get_text() for p in page.select("p") if "1 claim: 1 hold." in p.get_text()]
+    sums = [p.get_text() for p in page.select("p") if "1 claim: 1 holds." in p.get_text()]
     assert len(sums) == 2  # of the book, of the chapter
 
 
