@@ -13,9 +13,11 @@ from types import ModuleType
 from typing import Any
 
 import digest
+from numpy.typing import ArrayLike
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc import DataDocumenter, Documenter, ModuleDocumenter
+from sphinx.util.typing import stringify_annotation
 
 #: Where these pages lie.
 PAGES = "book/reference/"
@@ -25,6 +27,8 @@ WORTH_A_TABLE = 3
 FIELD = "Alias for field number"
 #: What a class without a constructor of its own inherits.
 INHERITED = "(*args: Any, **kwargs: Any)"
+#: What autodoc writes for "anything that NumPy makes an array of", which has a name.
+ARRAY = stringify_annotation(ArrayLike, "smart")
 
 
 class SourceOrder(ModuleDocumenter):
@@ -64,10 +68,11 @@ def skip_field(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options:
 def tidy_signature(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
 ) -> tuple[str, str] | None:
-    """Show no constructor that a class only inherits, and a default that is made as an ellipsis."""
+    """Show no constructor that a class only inherits; shorten made defaults and kinds of arrays."""
     if not signature:
         return None
-    return "" if signature == INHERITED else signature.replace("<factory>", "..."), returns
+    short = signature.replace("<factory>", "...").replace(ARRAY, "ArrayLike")
+    return "" if signature == INHERITED else short, returns
 
 
 def outdated(

@@ -70,6 +70,12 @@ def test_a_property_says_what_it_is_not_its_type() -> None:
     assert not told, told
 
 
+def test_no_signature_shows_the_inside_of_numpy(site: Path) -> None:
+    pages = sorted((site / "book" / "reference").glob("*.html"))
+    assert pages
+    assert not [page.name for page in pages if "_NestedSequence" in page.read_text("utf-8")]
+
+
 ROOMS = [dotted(path) for path in library_files() if path.name == "__init__.py"]
 MODULES = [dotted(path) for path in library_files() if path.name != "__init__.py"]
 NAMES = [(module, name) for module in MODULES for name in importlib.import_module(module).__all__]
