@@ -56,6 +56,10 @@ def _rename(table: nodes.Element) -> None:
             elif cell.astext() == name:
                 text = next(iter(cell.findall(nodes.Text)))
                 text.parent.replace(text, nodes.Text(COLUMNS[name]))
+            elif name == "Modified":  # day and hour on one line
+                text = next(iter(cell.findall(nodes.Text)))
+                whole = text.astext().replace(" ", "\N{NO-BREAK SPACE}")
+                text.parent.replace(text, nodes.Text(whole))
     group = next(iter(table.findall(nodes.tgroup)))
     for name, column in list(zip(heads, group.findall(nodes.colspec), strict=True)):
         if name not in COLUMNS:
