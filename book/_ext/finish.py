@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from theorems import is_box
@@ -21,7 +22,15 @@ MINUS = "\N{MINUS SIGN}"
 #: A hyphen before a number that nothing precedes which it could join.
 NEGATIVE = re.compile(r"(?<![\w.)\]’'*/-])-(?=\d)")
 #: Where a hyphen is what was written.
-VERBATIM = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
+VERBATIM = (
+    nodes.literal,
+    nodes.literal_block,
+    nodes.doctest_block,
+    nodes.math,
+    nodes.math_block,
+    nodes.raw,
+    addnodes.desc_signature,
+)
 #: An exercise's mark; the bracket that closes the title may be a text of its own.
 MARK = re.compile(r" \((easy|medium|hard|open)\)(\)?)$")
 EXERCISES = "sphinx_exercise"

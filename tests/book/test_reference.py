@@ -70,6 +70,14 @@ def test_a_property_says_what_it_is_not_its_type() -> None:
     assert not told, told
 
 
+def test_an_example_can_be_pasted(site: Path) -> None:
+    """A minus sign, which Python does not read, also costs the whole example its colours."""
+    for page in sorted((site / "book" / "reference").glob("*.html")):
+        for block in re.findall(r"<pre[^>]*>(.*?)</pre>", page.read_text("utf-8"), re.DOTALL):
+            code = [line for line in block.splitlines() if line.startswith(("&gt;", "<span"))]
+            assert not re.search(r"(?<!\w)\N{MINUS SIGN}\d", "".join(code)), (page.name, block)
+
+
 def test_no_signature_shows_the_inside_of_numpy(site: Path) -> None:
     pages = sorted((site / "book" / "reference").glob("*.html"))
     assert pages
