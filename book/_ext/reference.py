@@ -60,6 +60,14 @@ def add_table(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
         lines += ["", ".. autosummary::", "   :nosignatures:", "", *(f"   {n}" for n in names), ""]
 
 
+def whole_sentence(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Keep the first sentence of a constant whole: Napoleon takes "a: b" for a type and a text."""
+    if what == "data":
+        lines.insert(0, "")
+
+
 def skip_field(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool:
     """Leave out the fields of a named tuple."""
     return skip or (getattr(obj, "__doc__", None) or "").startswith(FIELD)
@@ -97,6 +105,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_autodocumenter(PlainValue, override=True)
     app.connect("env-get-outdated", outdated)
     app.connect("autodoc-process-docstring", add_table)
+    app.connect("autodoc-process-docstring", whole_sentence, priority=400)  # before Napoleon's
     app.connect("autodoc-skip-member", skip_field)
     app.connect("autodoc-process-signature", tidy_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

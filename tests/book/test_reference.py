@@ -78,6 +78,12 @@ def test_an_example_can_be_pasted(site: Path) -> None:
             assert not re.search(r"(?<!\w)\N{MINUS SIGN}\d", "".join(code)), (page.name, block)
 
 
+def test_the_sentence_of_a_constant_is_not_taken_for_a_type(site: Path) -> None:
+    pages = sorted((site / "book" / "reference").glob("*.html"))
+    assert "The five sources" in (site / "book" / "reference" / "claims.html").read_text("utf-8")
+    assert not [p.name for p in pages if re.search(r">Type<span", p.read_text("utf-8"))]
+
+
 def test_no_signature_shows_the_inside_of_numpy(site: Path) -> None:
     pages = sorted((site / "book" / "reference").glob("*.html"))
     assert pages

@@ -17,7 +17,7 @@ from deqbook.data.parallel import separate_parallel
 __all__ = ["DataError", "Dataset", "Norm", "Pixels", "assemble", "normalise"]
 
 Norm = Literal["unit", "sqrt_d"]
-r"""Unit is :math:`\|x\|=1` (gao2022, gao2023), sqrt_d is :math:`\|x\|=\sqrt d` (ling2023)."""
+r"""'unit': :math:`\|x\|=1` (gao2022, gao2023); 'sqrt_d': :math:`\|x\|=\sqrt d` (ling2023)."""
 
 Pixels = NDArray[np.uint8]
 """Pictures (n, h, w) or (n, h, w, 3), or labels (n,), in bytes as the files hold them."""
