@@ -517,7 +517,7 @@ def test_bad_options_are_named(make, sentence: str) -> None:
 
 def test_a_failed_forward_solve_raises() -> None:
     theta = leaves(*problem(10))
-    with pytest.raises(NotConverged, match=r"the equilibrium: Anderson did not.*residual.*1.0e-13"):
+    with pytest.raises(NotConverged, match=r"the equilibrium: Adaptive did not.*residual.*1.0e-13"):
         solve(*theta, max_steps=2)
     with pytest.raises(NotConverged, match="the equilibrium"):
         solve(*theta, max_steps=2, adjoint=JFB())
@@ -526,7 +526,7 @@ def test_a_failed_forward_solve_raises() -> None:
 def test_a_failed_adjoint_solve_raises() -> None:
     W, U, x = leaves(*problem(10))
     out = solve(W, U, x, adjoint=IFT(tol=1e-13, max_steps=2)).sum()
-    sentence = r"the adjoint equation: Anderson did not.*worst residual .* against tol 1.0e-13"
+    sentence = r"the adjoint equation: Adaptive did not.*worst residual .* against tol 1.0e-13"
     with pytest.raises(NotConverged, match=sentence) as caught:
         out.backward()
     assert float(caught.value.solution.residual.max()) > 1e-13

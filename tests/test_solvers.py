@@ -16,9 +16,13 @@ from scipy.optimize import root
 from torch import Tensor
 
 from deqbook import solvers
+from deqbook.implicit import equilibrium
 from deqbook.linalg import operator_norm
+from deqbook.models import VanillaDEQ
+from deqbook.models.closed_form import adjoint_states
 from deqbook.runtime import generator, normal
 from deqbook.solvers import (
+    DEFAULT,
     Adaptive,
     Anderson,
     Broyden,
@@ -365,8 +369,8 @@ def test_the_ridge_of_anderson_is_relative() -> None:
     large, zero = stiff()
     small, _ = stiff(1e-6)
     # states are below 1, so tolerances are absolute: 1e-15 here is 1e-9 there
-    reference = fixed_point(large, zero, tol=1e-9)
-    scaled = fixed_point(small, zero, tol=1e-15)
+    reference = fixed_point(large, zero, solver=Anderson(), tol=1e-9)
+    scaled = fixed_point(small, zero, solver=Anderson(), tol=1e-15)
     picard = fixed_point(small, zero, solver=Picard(), tol=1e-15, max_steps=5000)
     assert scaled.nfe <= 1.2 * reference.nfe + 5
     assert 3 * scaled.nfe <= picard.nfe
@@ -374,7 +378,8 @@ def test_the_ridge_of_anderson_is_relative() -> None:
 
 def test_anderson_solves_a_linear_map_in_as_many_steps_as_dimensions() -> None:
     W, q = problem(13, m=6, norm=0.95)
-    found = fixed_point(cell(W, q, "linear"), torch.zeros_like(q), tol=1e-9)
+    f, zero = cell(W, q, "linear"), torch.zeros_like(q)
+    found = fixed_point(f, zero, solver=Anderson(), tol=1e-9)
     assert int(found.steps.max()) <= 8  # one Picard step, six differences, one to see it
 
 
@@ -386,6 +391,18 @@ def test_a_large_ridge_turns_anderson_into_picard() -> None:
 
 
 # --- Adaptive --------------------------------------------------------------------------------
+
+
+def test_adaptive_is_the_default_everywhere() -> None:
+    W, q = problem(15, norm=0.4)
+    f, zero = cell(W, q, "tanh"), torch.zeros_like(q)
+    assert fixed_point(f, zero).method == "Adaptive" == type(DEFAULT).__name__
+    assert VanillaDEQ.default_solver is DEFAULT
+    one = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(NotConverged, match="the equilibrium: Adaptive did not"):
+        equilibrium(lambda z, t: 0.9 * z + t, torch.zeros_like(one), one, max_steps=1)
+    with pytest.raises(NotConverged, match="the adjoint states: Adaptive did not"):
+        adjoint_states(torch.eye(2) / 2, torch.ones(1, 2), torch.ones(2), max_steps=1)
 
 
 def test_adaptive_is_plain_where_residuals_fall_fast() -> None:

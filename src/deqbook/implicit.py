@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from deqbook.solvers import (
-    Anderson,
+    DEFAULT,
     NotConverged,
     Solution,
     Solver,
@@ -137,7 +137,7 @@ class IFT:
     """The exact gradient, by the implicit function theorem.
 
     ``solver``, ``tol`` and ``max_steps`` are those of the adjoint solve. Left open, the tolerance
-    is that of the equilibrium and the solver ``Anderson()``, or a model's own. ``start`` is a warm
+    is that of the equilibrium and the solver ``Adaptive()``, or a model's own. ``start`` is a warm
     start (a cotangent of the same shape as the state; another shape is a ``ValueError`` of the
     backward pass). A failed adjoint solve raises ``NotConverged``.
 
@@ -253,7 +253,7 @@ def equilibrium(
         for _ in range(adjoint.steps):
             z = f(z, *theta)
         return z
-    chosen = Anderson() if solver is None else solver
+    chosen = DEFAULT if solver is None else solver
     find: Find
     if callable(chosen) and not isinstance(chosen, type):
         if tol is not None or max_steps is not None:
@@ -499,7 +499,7 @@ def _refuse_forward_over_forward() -> None:
 
 def _linear(what: str, ift: IFT) -> tuple[Find, IFT]:
     """Solve a linear equilibrium and differentiate it by the same rule, without the warm start."""
-    solver = Anderson() if ift.solver is None else ift.solver
+    solver = DEFAULT if ift.solver is None else ift.solver
     find = _FindScaled(solver, ift.tol, ift.max_steps, what)
     return find, replace(ift, start=None)
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from deqbook.linalg import gmres
 
 __all__ = [
+    "DEFAULT",
     "Adaptive",
     "Anderson",
     "Broyden",
@@ -187,6 +188,11 @@ class Iteration(Solver):
     def solve(self, f: Map, z0: Tensor, *, tol: float, max_steps: int, throw: bool) -> Solution:
         """Iterate until every row is finished; stopping and bookkeeping are the driver's."""
         return _drive(self, f, z0, tol, max_steps, throw=throw)
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> None:
+    if not low < value <= high:
+        raise ValueError(f"{name} must be in ({low:g}, {high:g}], got {value!r}.")
 
 
 class _Nothing(NamedTuple):
@@ -436,6 +442,10 @@ class Adaptive(Iteration):
         return q, e, used, slot
 
 
+DEFAULT: Solver = Adaptive()
+"""The solver where none is named: its user need not know whether the map is easy or stiff."""
+
+
 class _BroydenMemory(NamedTuple):
     z: Tensor
     g: Tensor
@@ -590,7 +600,7 @@ def fixed_point(
     ``f`` maps (n, …) to the same shape, row by row. ``z0`` is the start, so a warm start is just
     another ``z0``. A map with a method ``rows(index)`` (see ``Injected``) lets the driver drop
     finished samples once half of them are; otherwise they are only frozen. ``solver`` defaults to
-    ``Anderson()``, ``tol`` to 1e-8 in float64 and 1e-5 in float32. No gradient passes: for that see
+    ``Adaptive()``, ``tol`` to 1e-8 in float64 and 1e-5 in float32. No gradient passes: for that see
     :func:`deqbook.implicit.equilibrium`.
 
     A sample that has not met ``tol`` in ``max_steps`` steps raises ``NotConverged``; with
@@ -605,7 +615,7 @@ def fixed_point(
     >>> round(float(fixed_point(lambda z: torch.relu(0.5 * z + 1), z0, solver=Picard()).z), 3)
     2.0
     """
-    solver = check_solver(Anderson() if solver is None else solver)
+    solver = check_solver(DEFAULT if solver is None else solver)
     _check_start(z0, max_steps)
     tol = default_tol(z0.dtype) if tol is None else tol
     _check_tol(tol, z0.dtype)
@@ -747,11 +757,6 @@ def _explain(found: Solution, tol: float, max_steps: int) -> str:
 def all_finite(t: Tensor) -> bool:
     """One pass over the data where all is well: a sum is finite only if every entry is."""
     return math.isfinite(float(t.sum())) or bool(torch.isfinite(t).all())
-
-
-def _in_range(name: str, value: float, low: float, high: float) -> None:
-    if not low < value <= high:
-        raise ValueError(f"{name} must be in ({low:g}, {high:g}], got {value!r}.")
 
 
 def check_solver(solver: object) -> Solver:

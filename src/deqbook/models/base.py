@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from deqbook.implicit import IFT, Adjoint, AtParameters, Batched, equilibrium
 from deqbook.runtime import tensor
-from deqbook.solvers import Anderson, Injected, Newton, Solution, Solver, all_finite, fixed_point
+from deqbook.solvers import DEFAULT, Injected, Newton, Solution, Solver, all_finite, fixed_point
 from deqbook.splitting import MonotoneProblem
 from deqbook.wellposed import Affine, Structure
 
@@ -57,7 +57,7 @@ class EquilibriumModel(nn.Module, ABC):
     ``ClosedGradient`` or ``ClosedKernel`` as well, and training uses them.
     """
 
-    default_solver: ClassVar[Solver] = Anderson()
+    default_solver: ClassVar[Solver] = DEFAULT
     default_adjoint: ClassVar[Adjoint] = IFT()
 
     @abstractmethod

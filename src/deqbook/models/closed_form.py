@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from deqbook.implicit import IFT
 from deqbook.models.base import EquilibriumModel
-from deqbook.solvers import Anderson, NotConverged, Solver, default_tol, fixed_point
+from deqbook.solvers import DEFAULT, NotConverged, Solver, default_tol, fixed_point
 from deqbook.wellposed import Affine
 
 __all__ = [
@@ -173,7 +173,7 @@ def adjoint_states(
     r"""Solve :math:`V=D\circ(\mathbf 1a^\top+VW)` for all samples at once.
 
     ``W`` is (m, m), ``slopes`` (n, m) are the rows of D, ``a`` is (m,) or (n, m). The equation is
-    iterated by ``solver`` (``Anderson()`` by default); where W is not a contraction, pass
+    iterated by ``solver`` (``Adaptive()`` by default); where W is not a contraction, pass
     ``Newton()`` or ``Newton("gmres")``, which solve the linear system. ``contraction``, a bound of
     :math:`\max D\,\|W\|` below 1, saves the product that only verifies; ``ValueError`` outside
     (0, 1). ``NotConverged`` where the solve fails.
@@ -184,7 +184,7 @@ def adjoint_states(
     """
     map_ = _AdjointCell(W, slopes, a)
     start = slopes * a if v0 is None else v0
-    solver = Anderson() if solver is None else solver
+    solver = DEFAULT if solver is None else solver
     tol = one_application_short(tol, contraction, W.dtype)
     try:
         found = fixed_point(map_, start, solver=solver, tol=tol, max_steps=max_steps)

@@ -38,8 +38,6 @@ from deqbook.models.closed_form import AffineCell, adjoint_states, one_applicati
 from deqbook.models.gradients import NormBound
 from deqbook.runtime import generator
 from deqbook.solvers import (
-    Adaptive,
-    Anderson,
     Injected,
     NotConverged,
     Solution,
@@ -60,9 +58,7 @@ class WarmStart(nn.Module):
 
     ``WarmStart(model)(x)`` is ``model(x)`` to the tolerance, with the same derivatives of every
     order. It shares the model's parameters, so it takes its place in a training loop, or in a
-    larger network. Options are those of ``model(x)``, without ``z0``. Where neither they nor the
-    model name another solver than ``Anderson()``, it is ``Adaptive()``: from a start that is close
-    a few plain steps are often all that is needed.
+    larger network. Options are those of ``model(x)``, without ``z0``.
 
     A sample is recognised by its row of ``x``, bit by bit. Where rows change from visit to visit (a
     random shift, say), give ``index``, (n,), whole numbers that name the samples. Of at most
@@ -131,7 +127,7 @@ class WarmStart(nn.Module):
         under_transform = torch._C._functorch.get_interpreter_stack()
         if not self.training or not torch.is_grad_enabled() or under_transform:
             return model(x, solver=solver, adjoint=adjoint, tol=tol, max_steps=max_steps)
-        q, chosen = model.injected(x), _near(model.default_solver) if solver is None else solver
+        q, chosen = model.injected(x), model.default_solver if solver is None else solver
         kind = (q.dtype, q.device, q.shape[1:])
         if kind != self._kind:  # the model was moved, or the rows are others altogether
             self.forget()
@@ -139,8 +135,6 @@ class WarmStart(nn.Module):
         keys = self._keys(x, index)
         self._memory.admit(keys)
         completed = model.adjoint(adjoint, tol=tol)
-        if isinstance(completed, IFT):
-            completed = replace(completed, solver=_near(completed.solver))
         ift = completed if isinstance(completed, IFT) else IFT()
         find: _FeedbackFind | _StateFind
         if isinstance(model, AffineCell):
@@ -165,11 +159,6 @@ class WarmStart(nn.Module):
         keys = (_fingerprints(x) if index is None else index).tolist()
         self._seen = _Seen(weakref.ref(given), version, keys)
         return keys
-
-
-def _near(solver: Solver | None) -> Solver:
-    """Return the solver for starts that are close: few steps, so the first ones should be cheap."""
-    return Adaptive() if solver is None or solver == Anderson() else solver
 
 
 _OWN = ("_memory", "_kind", "_seen", "_norm")

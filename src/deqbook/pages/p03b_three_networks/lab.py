@@ -64,7 +64,7 @@ def least(G: Tensor) -> float:
 
 def edge(model: Dense, X: Tensor) -> float:
     """Return λ_max of the tangent kernel at the start."""
-    return float(torch.linalg.eigvalsh(empirical_ntk(model, X))[-1])
+    return float(torch.linalg.eigvalsh(empirical_ntk(model, X, tol=STATES))[-1])
 
 
 def near_labels(
