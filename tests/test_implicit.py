@@ -532,7 +532,7 @@ def test_a_failed_adjoint_solve_raises() -> None:
     assert float(caught.value.solution.residual.max()) > 1e-13
     assert W.grad is U.grad is x.grad is None
     short = IFT(tol=1e-13, max_steps=2)
-    with pytest.raises(NotConverged, match="the tangent equation: Anderson"):
+    with pytest.raises(NotConverged, match="the tangent equation: Adaptive"):
         jvp(lambda W: solve(W, U, x, adjoint=short), (W.detach(),), (W.detach(),))
 
 
