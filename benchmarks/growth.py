@@ -142,8 +142,9 @@ def tasks(n: int, m: int, digits: float, edge: float, seed: int) -> dict[tuple[s
     rows = {
         "deqbook Anderson": ours(model, x, y, tol, Anderson()),
         "deqbook Picard": ours(model, x, y, tol, Picard()),
+        "deqbook Adaptive": ours(model, x, y, tol, None),  # what one gets without asking
     }
-    rows["deqbook Anderson"]["kernel"] = lambda: empirical_ntk(model, x, tol=tol)
+    rows["deqbook Adaptive"]["kernel"] = lambda: empirical_ntk(model, x, tol=tol)
     if get_deq is not None:
         # It keeps its record as long as its limit, so that is no higher than plain iteration needs.
         most = math.ceil(3 * edge * digits)

@@ -8,6 +8,8 @@ that are no plain numbers or words.
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,7 @@ from numpy.typing import ArrayLike
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc import DataDocumenter, Documenter, ModuleDocumenter
+from sphinx.util.inspect import object_description
 from sphinx.util.typing import stringify_annotation
 
 #: Where these pages lie.
@@ -25,8 +28,8 @@ PAGES = "book/reference/"
 WORTH_A_TABLE = 3
 #: How the standard library documents a field that its author did not.
 FIELD = "Alias for field number"
-#: What a class without a constructor of its own inherits.
-INHERITED = "(*args: Any, **kwargs: Any)"
+#: What a class without a constructor of its own inherits, from torch or from a protocol.
+INHERITED = re.compile(r"\(\*args(: ~?[\w.]+)?, \*\*kwargs(: ~?[\w.]+)?\)")
 #: What autodoc writes for "anything that NumPy makes an array of", which has a name.
 ARRAY = stringify_annotation(ArrayLike, "smart")
 
@@ -76,11 +79,14 @@ def skip_field(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options:
 def tidy_signature(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
 ) -> tuple[str, str] | None:
-    """Show no constructor that a class only inherits; shorten made defaults and kinds of arrays."""
+    """Show no inherited constructor; call activations and kinds of arrays by their names."""
     if not signature:
         return None
     short = signature.replace("<factory>", "...").replace(ARRAY, "ArrayLike")
-    return "" if signature == INHERITED else short, returns
+    for one in dataclasses.fields(obj) if dataclasses.is_dataclass(obj) else ():
+        if hasattr(one.default, "name"):  # an activation, whose parts are functions
+            short = short.replace(object_description(one.default), one.default.name)
+    return "" if INHERITED.fullmatch(signature) else short, returns
 
 
 def outdated(

@@ -42,7 +42,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def normal(*shape: int, g: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Draw i.i.d. N(0, 1) entries (in float64, then cast: one draw, whatever the precision).
+    """Draw independent N(0, 1) entries (in float64, then cast: one draw, whatever the precision).
 
     >>> single = normal(2, 3, g=generator(0), dtype=torch.float32)
     >>> torch.equal(single, normal(2, 3, g=generator(0)).float())
@@ -52,7 +52,7 @@ def normal(*shape: int, g: torch.Generator, dtype: torch.dtype = torch.float64) 
 
 
 def signs(*shape: int, g: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Draw i.i.d. entries ±1 with probability one half each.
+    """Draw independent entries ±1 with probability one half each.
 
     >>> signs(100, g=generator(0)).unique().tolist()
     [-1.0, 1.0]

@@ -17,6 +17,7 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+from bs4 import BeautifulSoup
 from built_site import ROOT, toc_pages
 from sphinx.pycode import ModuleAnalyzer
 
@@ -88,6 +89,23 @@ def test_no_signature_shows_the_inside_of_numpy(site: Path) -> None:
     pages = sorted((site / "book" / "reference").glob("*.html"))
     assert pages
     assert not [page.name for page in pages if "_NestedSequence" in page.read_text("utf-8")]
+
+
+def test_no_signature_shows_functions_or_the_constructor_of_somebody_else(site: Path) -> None:
+    for page in sorted((site / "book" / "reference").glob("*.html")):
+        heads = BeautifulSoup(page.read_text("utf-8"), "html.parser").select("dt.sig")
+        told = [head.get_text() for head in heads]
+        assert not [one for one in told if "<function" in one or "built-in" in one], page.name
+        assert not [one for one in told if re.search(r"\(\s*\*args,\s*\*\*kwargs", one)], page.name
+
+
+def test_the_rows_of_a_table_are_told_apart(site: Path) -> None:
+    for page in sorted((site / "book" / "reference").glob("*.html")):
+        for table in BeautifulSoup(page.read_text("utf-8"), "html.parser").select(
+            "table.autosummary"
+        ):
+            rows = [row.select("td")[-1].get_text(" ", strip=True) for row in table.select("tr")]
+            assert len(set(rows)) == len(rows), (page.name, rows)
 
 
 ROOMS = [dotted(path) for path in library_files() if path.name == "__init__.py"]

@@ -67,6 +67,14 @@ def test_the_line_follows_status_and_standing() -> None:
     assert "why not" in panel(unchecked)
 
 
+def test_the_edge_shows_that_less_than_the_statement_was_found() -> None:
+    assert "deq-holds" in opened(HOLDS)["class"]
+    assert "deq-partly" in opened(replace(HOLDS, standing="partly"))["class"]
+    assert "deq-not-reproduced" in opened(replace(HOLDS, standing="not reproduced"))["class"]
+    lost = replace(HOLDS, measurements=(LOST,), standing="partly")
+    assert "deq-fails" in opened(lost)["class"]
+
+
 def test_every_standing_has_its_words_and_the_ledger_says_the_same() -> None:
     assert set(VERDICTS) == {*STANDINGS, "fails", "unbroken"}
     assert ledger.STATUS == VERDICTS

@@ -118,9 +118,15 @@ def panel(e: Shown) -> str:
     notes += "".join(f"<pre>{html.escape(text)}</pre>" for text in (e.error,) if text)
     table = _table(e) if e.measurements or e.controls else ""
     return (
-        f'<details class="deq-evidence deq-{e.status}"><summary>{_summary(e)}</summary>'
+        f'<details class="deq-evidence deq-{_edge(e)}"><summary>{_summary(e)}</summary>'
         f"<p>{where}</p>{notes}{table}</details>"
     )
+
+
+def _edge(e: Shown) -> str:
+    """Return what colours the edge: what a run shows of the statement if that is less than all."""
+    less = e.status == "holds" and e.standing in ("partly", "not reproduced")
+    return e.standing.replace(" ", "-") if less else e.status
 
 
 def _summary(e: Shown) -> str:

@@ -84,6 +84,7 @@ class Row:
     milliseconds: float
     error: float
     counts: bool
+    products: float | None  # with a matrix as large as W, for the whole batch; None: not counted
 
     @property
     def middle(self) -> float:
@@ -97,7 +98,14 @@ def race(which: str) -> dict[str, Row]:
     for run in results("training_step").select(which):
         r, name = run["result"], run["case"]["row"]
         low, middle, high = r["ratio"]
-        rows[name] = Row(name, (low, middle, high), r["milliseconds"], r["error"], r["counts"])
+        rows[name] = Row(
+            name,
+            (low, middle, high),
+            r["milliseconds"],
+            r["error"],
+            r["counts"],
+            r.get("products"),
+        )
     return rows
 
 
@@ -119,11 +127,19 @@ def race_table(which: str) -> Table:
             f"{row.milliseconds:.0f}",
             f"{row.middle:.2f} ({row.ratio[0]:.2f} to {row.ratio[2]:.2f})",
             f"{row.middle / warm:.2f}",
+            "" if row.products is None else f"{row.products:.1f}",
             f"{row.error:.0e}" + ("" if row.counts else ", does not count"),
         )
         for row in sorted(rows.values(), key=lambda row: row.middle)
     ]
-    head = ("", "ms", "÷ closed form (quartiles)", "÷ WarmStart", "error of the gradient")
+    head = (
+        "",
+        "ms",
+        "÷ closed form (quartiles)",
+        "÷ WarmStart",
+        "products",
+        "error of the gradient",
+    )
     return Table(head, lines, f"{which}: everyone")
 
 
@@ -190,8 +206,7 @@ def draw_solvers() -> Figure:
     table = solvers()
     figure = Figure(figsize=(FIGSIZE[0], 4.4), layout="constrained")
     axis = figure.subplots()
-    looks: dict[str, Mapping[str, Any]] = {s: look(s) for s in ("Picard", "Anderson", "Broyden")}
-    looks["Adaptive"] = look("measured") | {"marker": "X"}
+    looks = {s: _look(s) for s in ("Picard", "Anderson", "Broyden", "Adaptive")}
     for name, style in looks.items():
         points = [(r[name][0], k) for k, r in enumerate(reversed(table.values())) if name in r]
         x, y = zip(*points)
@@ -253,9 +268,13 @@ def draw_growth(what: str = "step") -> Figure:
 
 def _curve(axis: Axes, who: str, r: Mapping[str, Any]) -> None:
     library, method = who.split(" ")
-    style = look(method) | ({} if library == "deqbook" else {"linestyle": ":"})
+    style = _look(method) | ({} if library == "deqbook" else {"linestyle": ":"})
     style.pop("markevery", None)
     axis.plot(r["values"], r["seconds"], label=who, **style)
+
+
+def _look(solver: str) -> dict[str, Any]:
+    return {**look("measured"), "marker": "X"} if solver == "Adaptive" else {**look(solver)}
 
 
 def large() -> Table:
@@ -307,6 +326,6 @@ def _wins(kind: str, unit: str, quantity: str) -> list[tuple[str, str, str]]:
         if won:
             low, high = (f"{f(won.values()):.2f}" for f in (min, max))
             where = f"{QUANTITIES[quantity]} = {', '.join(f'{v:g}' for v in won)}"
-            ratio = low if low == high else f"{low} to {high}"
+            ratio = low if low == high else f"{low}\u00a0to\u00a0{high}"
             lines.append((f"{kind} of {what}, {where}", who, ratio))
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -59,6 +60,7 @@ def _cell(text: str, name: str = "") -> str:
     if text.startswith(("deqbook reproduce ", "python benchmarks/")):
         return f"<td><code>{escape(text)}</code></td>"
     whole = text.replace(" %", "\u00a0%").replace(" = ", "\u00a0=\u00a0")
+    whole = re.sub(r"(Figure|Figures|Table|Tables) (?=\d)", "\\1\u00a0", whole)
     # shown by the style of the site, on a phone
     head = f'<span class="deq-head" hidden>{escape(name)}: </span>' if name else ""
     return f"<td>{head}{escape(whole)}</td>"
@@ -141,7 +143,8 @@ def facts(name: str) -> Table:
         rows = [("published", one.published), ("would run", one.sizes["paper"])]
         return Table((), [*rows, ("command", one.command("paper"))])
     s = shown(name)
-    rows = [("verdict", s.word), ("run", one.sizes[s.profile]), ("published", one.published)]
+    ran = one.sizes[s.profile] + (f"; of these not: {s.left_out}" if s.left_out else "")
+    rows = [("verdict", s.word), ("run", ran), ("published", one.published)]
     cost = f"{s.cases}, {s.time} on one core" if s.results.cost else s.cases
     rows.append(("cases", cost))
     return Table((), [*rows, ("command", one.command(s.profile))])

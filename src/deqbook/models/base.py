@@ -44,7 +44,7 @@ class EquilibriumModel(nn.Module, ABC):
     ...         return torch.cos(w * z + q)
     ...     def readout(self, z, q):
     ...         return z[:, 0]
-    ...     def structure(self):      # what ``certify`` may know of the cell
+    ...     def structure(self):      # what certify may know of the cell
     ...         return Lipschitz(float(self.w.detach().abs()))
     >>> model, x = Cosine(torch.tensor(1.0).double()), torch.zeros(1, 1).double()
     >>> round(model.solve(x).z.item(), 3)

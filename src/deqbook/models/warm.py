@@ -218,6 +218,7 @@ class _Memory:
         self.slots: dict[int, int] = {}  # by key, the one not used for longest first
         self.tables: dict[str, Tensor] = {}
         self.last: list[int] | None = None  # the keys that came last: a full batch is one list
+        self.found: _Rows | None = None  # where the keys that were asked for last are
 
     def admit(self, keys: list[int]) -> None:
         """Give every key a row. Who leaves for it leaves nothing behind."""
@@ -247,7 +248,7 @@ class _Memory:
             if len(table) < self.size:
                 more = table.new_zeros(self.size - len(table), *table.shape[1:])
                 self.tables[name] = torch.cat((table, more))
-        self.last = keys
+        self.last, self.found = keys, None
 
     def _grown(self, needed: int) -> int:
         """Return the rows to have: what the first batch needs, then twice as many at a time."""
@@ -257,34 +258,52 @@ class _Memory:
 
     def read(self, name: str, keys: list[int]) -> Tensor | None:
         """Return the rows of the keys; None as long as nothing was written."""
-        table = self.tables.get(name)
-        if table is None:
+        table, at = self.tables.get(name), self._rows(keys)
+        if table is None or at.gone:
             return None
-        slots = [self.slots.get(key, -1) for key in keys]
-        if -1 in slots:
-            return None
-        return table if self._whole(slots) else table[torch.tensor(slots, device=table.device)]
+        return table if at.whole else table.index_select(0, at.index(table))
 
     def write(self, keys: list[int], rows: dict[str, Tensor]) -> None:
         """Keep rows. A key that has left meanwhile is passed over; of two equal ones one counts."""
-        slots = [self.slots.get(key, -1) for key in keys]
-        whole = self._whole(slots)
-        if not whole:
-            first = {slot: i for i, slot in reversed(list(enumerate(slots))) if slot >= 0}
+        at = self._rows(keys)
         for name, new in rows.items():
-            if whole:
+            if at.whole:
                 self.tables[name] = new
                 continue
             if name not in self.tables:
                 self.tables[name] = new.new_zeros(self.size, *new.shape[1:])
-            to, of = (
-                torch.tensor(list(i), dtype=torch.long, device=new.device)
-                for i in (first, first.values())
-            )
-            self.tables[name][to] = new[of]
+            table = self.tables[name]
+            if at.gone or at.twice:
+                first = {slot: i for i, slot in reversed(list(enumerate(at.slots))) if slot >= 0}
+                to, of = (
+                    torch.tensor(list(i), dtype=torch.long, device=new.device)
+                    for i in (first, first.values())
+                )
+                table[to] = new[of]
+            else:
+                table.index_copy_(0, at.index(table), new)
 
-    def _whole(self, slots: list[int]) -> bool:
-        return len(slots) == self.size and slots == list(range(self.size))
+    def _rows(self, keys: list[int]) -> _Rows:
+        """Return where the keys are. A step asks a dozen times, so the answer is kept."""
+        if self.found is None or self.found.keys is not keys:
+            self.found = _Rows(keys, [self.slots.get(key, -1) for key in keys], self.size)
+        return self.found
+
+
+class _Rows:
+    """Where the rows of some keys are in every table; -1: a key has left."""
+
+    def __init__(self, keys: list[int], slots: list[int], size: int):
+        self.keys, self.slots, self.gone = keys, slots, -1 in slots
+        self.whole = len(slots) == size and slots == list(range(size))
+        self.twice = len(set(slots)) < len(slots)
+        self._index: Tensor | None = None
+
+    def index(self, table: Tensor) -> Tensor:
+        """Return the slots as a tensor where the tables are."""
+        if self._index is None:
+            self._index = torch.tensor(self.slots, device=table.device)
+        return self._index
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -313,7 +332,7 @@ class _Visit:
 
     def keep(self, name: str, new: Tensor, factor: Tensor | None = None, **more: Tensor) -> None:
         """Remember new rows. ``factor`` says what the old ones have to be multiplied by."""
-        last, before, _ = (self.memory.read(name + k, self.keys) for k in _LINE)
+        last, before = (self.memory.read(name + k, self.keys) for k in _LINE[:2])
         trust = new.new_zeros(len(new), 1)
         if last is None or before is None:
             change = new

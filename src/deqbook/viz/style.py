@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 FIGSIZE = (5.6, 3.6)
-"""Inches. On a phone of 390 px such a figure is shrunk to 0.7, and 12 pt are still 11 px."""
+"""In inches; a phone of 390 px shrinks such a figure to 0.7, and 12 pt are still 11 px."""
 
 # Chosen by search over published colour-blind safe palettes: inside a family every two colours
 # stay 24 or more CIELAB units apart, for normal, protanopic and deuteranopic vision alike.
