@@ -294,4 +294,5 @@ TRAINING = Experiment(
     ),
     data=("mnist10",),
     checkpoints=True,
+    shipped={"book": FOLDER / "results" / "nguyen2022_fig4_3.json"},
 )

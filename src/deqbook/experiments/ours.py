@@ -73,7 +73,7 @@ def _draw_kernel(results: Results) -> Figure:
         ax.set_xticks(list(values), [str(m) for m in values])
         ax.xaxis.set_minor_locator(NullLocator())
         plain_log(ax.yaxis)
-        ax.legend(title="block", loc="right")
+        ax.legend(loc="upper right", ncols=2)
     rows[-1][0].set_xlabel("width $m$")
     return figure
 
@@ -110,7 +110,10 @@ KERNEL = Experiment(
     draw=_draw_kernel,
     code=("deqbook.experiments.cases.kernels", "deqbook.pages.p04_ntk.lab.wide"),
     differs="Nothing is printed to differ from.",
-    shipped={"book": FOLDER / "results" / "kernel_width.json"},
+    shipped={
+        "book": FOLDER / "results" / "kernel_width.json",
+        "paper": FOLDER / "results" / "kernel_width_paper.json",
+    },
 )
 
 
@@ -228,5 +231,8 @@ BOUND = Experiment(
     ),
     differs="Nothing is printed to differ from.",
     data=tuple(SETS),
-    shipped={"book": FOLDER / "results" / "bound_n.json"},
+    shipped={
+        "book": FOLDER / "results" / "bound_n.json",
+        "paper": FOLDER / "results" / "bound_n_paper.json",
+    },
 )
