@@ -674,3 +674,19 @@ def test_a_failure_can_be_handed_on_by_a_process_pool() -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value)
     assert torch.equal(again.solution.z, caught.value.solution.z)
+
+
+@pytest.mark.parametrize("solver", [Anderson(), Anderson(memory=8), Adaptive()], ids=repr)
+@pytest.mark.parametrize("slopes", [(-10.0,), (-8.0, -5.6, -4.8, -1.7), (-4.0, 3.0, -2.5)], ids=str)
+def test_a_map_that_expands_fast_is_no_obstacle(solver: Solver, slopes: tuple[float, ...]) -> None:
+    # A plain step multiplies the residual by more than ``patience``. That is the map, and no window
+    # that lied: who forgets it then iterates plainly for ever.
+    g, m = generator(0), 30
+    Q = torch.linalg.qr(normal(m, m, g=g))[0]
+    rest = torch.linspace(-0.9, 0.9, m - len(slopes), dtype=torch.float64)
+    A = Q @ torch.diag(torch.cat((torch.tensor(slopes, dtype=torch.float64), rest))) @ Q.mT
+    q = normal(3, m, g=g)
+    found = fixed_point(lambda z: z @ A + q, torch.zeros_like(q), solver=solver, tol=1e-10)
+    truth = torch.linalg.solve(torch.eye(m, dtype=torch.float64) - A, q.mT).mT
+    assert torch.allclose(found.z, truth, atol=1e-8)
+    assert found.nfe < 150

@@ -251,12 +251,13 @@ class Anderson(Iteration):
     residual is small and turns the method back into Picard.
 
     A kink can make the window lie. A sample whose residual exceeds ``patience`` times its best
-    forgets its window and starts again from a Picard step.
+    forgets its window and starts again from a Picard step. A residual that grows in that step does
+    so because the map expands; it is what the window has to learn from.
 
     :math:`\beta\in(0,1]` is ``damping``; ``ridge`` is by default 10 units of roundoff.
     ``ValueError`` for another damping or a ``memory`` below 1. A line that expands is no obstacle:
 
-    >>> f, z0 = lambda z: 2.5 - 1.5 * z, torch.zeros(1, 1).double()
+    >>> f, z0 = lambda z: 10 - 9 * z, torch.zeros(1, 1).double()
     >>> fixed_point(f, z0, solver=Anderson()).z.round(decimals=6).tolist()
     [[1.0]]
     >>> bool(fixed_point(f, z0, solver=Picard(), throw=False).converged)
@@ -294,7 +295,7 @@ class Anderson(Iteration):
         g = fz - z
         dg, de, gram, used, age = memory.dg, memory.de, memory.gram, memory.used, memory.age
         size = g.norm(dim=1)
-        worse = size > self.patience * memory.best
+        worse = used.any(dim=1) & (size > self.patience * memory.best)
         best = torch.where(worse, size, torch.minimum(size, memory.best))
         step = z + self.damping * g
         k = min(age, used.shape[1])  # slots filled so far; the others are never read
@@ -372,7 +373,7 @@ class Adaptive(Iteration):
     >>> easy = lambda z: 0.5 * torch.cos(z)
     >>> fixed_point(easy, z0, solver=Adaptive()).nfe == fixed_point(easy, z0, solver=Picard()).nfe
     True
-    >>> fixed_point(lambda z: 2.5 - 1.5 * z, z0, solver=Adaptive()).z.round(decimals=6).tolist()
+    >>> fixed_point(lambda z: 10 - 9 * z, z0, solver=Adaptive()).z.round(decimals=6).tolist()
     [[1.0]]
     """
 
@@ -411,7 +412,7 @@ class Adaptive(Iteration):
         size = g.norm(dim=1)
         asks = size > self.fast * memory.size
         asks = asks | memory.asks
-        worse = size > self.patience * memory.best
+        worse = memory.used.any(dim=1) & (size > self.patience * memory.best)
         best = torch.where(worse, size, torch.minimum(size, memory.best))
         q, e, used, slot = self._room(memory)
         used = used & ~worse[:, None]
