@@ -388,6 +388,33 @@ def test_cold_start_follows_a_warm_one_that_fails(name: str) -> None:
         assert torch.allclose(net(x, solver=Shy(), tol=TOL), model(x, tol=TOL), atol=1e-9)
 
 
+class Hasty(Solver):
+    """Three plain steps, and no word about what did not converge; it notes where it began."""
+
+    def __init__(self) -> None:
+        self.starts: list[Tensor] = []
+
+    def solve(self, f: Any, z0: Tensor, *, tol: float, max_steps: int, throw: bool) -> Solution:
+        self.starts.append(z0.detach().clone())
+        return Picard().solve(f, z0, tol=tol, max_steps=3, throw=False)
+
+
+@pytest.mark.parametrize("name", ["VanillaDEQ, tanh", "Images"])
+@pytest.mark.parametrize("forward", [True, False])
+def test_what_did_not_converge_is_not_remembered(name: str, forward: bool) -> None:
+    model = KINDS[name]() if name in KINDS else Images(seed=1)
+    x = data() if name in KINDS else normal(5, 1, 4, 4, g=generator(3))
+    hasty, patient = Hasty(), Anderson()
+    solvers: tuple[Solver, Solver] = (hasty, patient) if forward else (patient, hasty)
+    net, starts = WarmStart(model), []
+    for _ in range(3):
+        loss_of(net(x, solver=solvers[0], adjoint=IFT(solvers[1]), tol=1e-12)).backward()
+        starts.append(hasty.starts[-1])
+    # nothing was trained: a second visit that begins elsewhere has remembered something
+    assert torch.allclose(starts[1], starts[0], atol=1e-9)
+    assert torch.allclose(starts[2], starts[0], atol=1e-9)
+
+
 def test_errors_name_what_is_wrong() -> None:
     model, x = KINDS["ReLUImplicit"](), data()
     with pytest.raises(TypeError, match="model must be an EquilibriumModel, got Linear"):
