@@ -69,6 +69,7 @@ bench: setup
 	@$(PYTHON) benchmarks/training_step.py --json $(RECEIPTS)/bench_training_step.json
 	@$(PYTHON) benchmarks/growth.py --json $(RECEIPTS)/bench_growth.json
 	@$(PYTHON) benchmarks/growth.py --large --json $(RECEIPTS)/bench_growth.json
+	@$(PYTHON) benchmarks/places.py --json $(RECEIPTS)/bench_places.json
 	@$(PYTHON) benchmarks/tangent_kernel.py
 
 # Does every link of the book still answer?

@@ -125,7 +125,8 @@ def _stack(table: nodes.Element) -> None:
             place = cell.next_node(nodes.paragraph)
             if place is not None and name.astext().strip():
                 words = [one.deepcopy() for part in name for one in part.children]
-                place.insert(0, nodes.inline("", "", *words, nodes.Text(": "), classes=[HEAD]))
+                mark = " " if name.astext().endswith("?") else ": "
+                place.insert(0, nodes.inline("", "", *words, nodes.Text(mark), classes=[HEAD]))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -28,6 +28,8 @@ PAGES = "book/reference/"
 WORTH_A_TABLE = 3
 #: How the standard library documents a field that its author did not.
 FIELD = "Alias for field number"
+#: Where the text of a constant waits while Napoleon is at work.
+CONSTANT = "deqbook:constant"
 #: What a class without a constructor of its own inherits, from torch or from a protocol.
 INHERITED = re.compile(r"\(\*args(: ~?[\w.]+)?, \*\*kwargs(: ~?[\w.]+)?\)")
 #: What autodoc writes for "anything that NumPy makes an array of", which has a name.
@@ -63,12 +65,20 @@ def add_table(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
         lines += ["", ".. autosummary::", "   :nosignatures:", "", *(f"   {n}" for n in names), ""]
 
 
-def whole_sentence(
+def keep_constant(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Keep the first sentence of a constant whole: Napoleon takes "a: b" for a type and a text."""
+    """Remember what is said of a constant: Napoleon takes "a: b" for a type and a text."""
     if what == "data":
-        lines.insert(0, "")
+        app.env.temp_data[CONSTANT] = list(lines)
+
+
+def whole_constant(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Say of a constant what its source says."""
+    if what == "data":
+        lines[:] = app.env.temp_data.pop(CONSTANT)
 
 
 def skip_field(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool:
@@ -111,7 +121,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_autodocumenter(PlainValue, override=True)
     app.connect("env-get-outdated", outdated)
     app.connect("autodoc-process-docstring", add_table)
-    app.connect("autodoc-process-docstring", whole_sentence, priority=400)  # before Napoleon's
+    app.connect("autodoc-process-docstring", keep_constant, priority=400)  # before Napoleon's
+    app.connect("autodoc-process-docstring", whole_constant, priority=600)  # and after
     app.connect("autodoc-skip-member", skip_field)
     app.connect("autodoc-process-signature", tidy_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

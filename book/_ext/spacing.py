@@ -24,6 +24,10 @@ BEFORE = re.compile(r"[(\[“‘/]+$")
 BEHIND = re.compile(r"^(?:[-–’][\w-]*|th)?[,.;:!?)\]’”…%]*")
 MARKS = re.compile(r"^[,.;:!?)\]’”…%]*")
 SHORT = 24
+#: What stands as it is typed.
+CODE = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
+#: The box at the end of a proof, and a space at which no line ends.
+BOX, HARD = r"\square", "\N{NO-BREAK SPACE}"
 #: Columns of a table from which one is wide, and words in a cell from which it is prose.
 MANY, LONG = 3, 20
 
@@ -63,7 +67,9 @@ def held(children: list[nodes.Node]) -> list[nodes.Node]:
             continue
         group = [node]
         before = told[-1] if told else None
-        if isinstance(before, nodes.Text) and (open_ := BEFORE.search(before)):
+        if node.astext() == BOX:
+            group[:0] = _last_word(told)
+        elif isinstance(before, nodes.Text) and (open_ := BEFORE.search(before)):
             told[-1:] = [nodes.Text(before[: open_.start()])] if open_.start() else []
             group.insert(0, nodes.Text(open_[0]))
         pattern = BEHIND if len(node.astext()) <= SHORT else MARKS
@@ -74,6 +80,23 @@ def held(children: list[nodes.Node]) -> list[nodes.Node]:
             rest[:1] = [nodes.Text(behind[close.end() :])] if close.end() < len(behind) else []
         told.append(node if len(group) == 1 else nodes.inline("", "", *group, classes=[GLUE]))
     return told
+
+
+def _last_word(told: list[nodes.Node]) -> list[nodes.Node]:
+    """Take from the end what the box that ends a proof stands beside; a long formula stays."""
+    if not told or not isinstance(told[-1], nodes.Text):
+        return []
+    whole = re.fullmatch(r"(.*?)(\S*)\s+", told[-1], re.DOTALL)
+    if whole is None:
+        return []
+    told.pop()
+    rest, word = whole.groups()
+    if rest:
+        told.append(nodes.Text(rest))
+    if rest or word:
+        return [nodes.Text(word + HARD)]
+    short = told and len(told[-1].astext()) <= SHORT and not isinstance(told[-1], nodes.Text)
+    return [*([told.pop()] if short else []), nodes.Text(HARD)]
 
 
 def words(entry: nodes.Element) -> int:
@@ -100,6 +123,9 @@ class Spacing(SphinxPostTransform):
             if PASTED in span["classes"]:
                 for text in list(span.findall(nodes.Text)):
                     text.parent.replace(text, nodes.Text(written(text)))
+        for text in list(self.document.findall(nodes.Text)):
+            if " %" in text and not isinstance(text.parent, CODE):
+                text.parent.replace(text, nodes.Text(text.replace(" %", HARD + "%")))
         for group in self.document.findall(nodes.tgroup):
             self.widen(group)
 

@@ -114,6 +114,7 @@ def formula(text: str) -> str:
 def _held(text: str) -> str:
     """Let no line begin with a sign, nor part it from a short end: ``q > 0``, ``I − DW``."""
     text = re.sub(rf" (?=[{SIGNS}]|- )", HARD, text)
+    text = re.sub(rf"(?<=[|-]){HARD}", JOINED + HARD, text)  # a line may end after these two
     return re.sub(rf"(?:(?<=[{SIGNS}])|(?<={HARD}-)) (?=\S{{1,4}}(?:[\s,.:;)]|$))", HARD, text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from docutils import nodes
-from spacing import GLUE, PROSE, Spacing, held, words, written
+from spacing import BOX, GLUE, HARD, PROSE, Spacing, held, words, written
 
 
 def pieces(*children: nodes.Node) -> list[str]:
@@ -38,6 +38,15 @@ def test_what_a_space_parts_is_left_alone() -> None:
         "x",
         " be",
     ]
+
+
+def test_the_box_of_a_proof_is_not_alone_on_a_line() -> None:
+    box, short, long = nodes.math("", BOX), nodes.math("", "n"), nodes.math("", "n" * 40)
+    assert pieces(nodes.Text("so it is. "), box) == ["so it ", f"<is.{HARD}{BOX}>"]
+    assert pieces(nodes.Text("so\n"), box) == [f"<so{HARD}{BOX}>"]
+    assert pieces(short, nodes.Text(". "), box) == [f"<n.{HARD}{BOX}>"]
+    assert pieces(long, nodes.Text(". "), box) == ["<" + "n" * 40 + ".>", f"<{HARD}{BOX}>"]
+    assert pieces(nodes.Text("by (1)."), box) == ["by (1).", BOX]
 
 
 @pytest.mark.parametrize(

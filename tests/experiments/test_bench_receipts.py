@@ -21,18 +21,19 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The scripts as modules; torchdeq and jax need not be there."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
     found = {}
-    for name in ("shared", "growth", "training_step", "solvers"):
+    for name in ("shared", "growth", "places", "training_step", "solvers"):
         monkeypatch.delitem(sys.modules, name, raising=False)
         found[name] = __import__(name)
     return found
 
 
-@pytest.mark.parametrize("name", ["training_step", "solvers", "growth"])
+@pytest.mark.parametrize("name", ["training_step", "solvers", "growth", "places"])
 def test_a_receipt_is_whole_and_small(name: str) -> None:
     found = benchmarks.results(name)
     where = found.select("circumstances")
     assert all({"hardware", "threads", "clock", "load"} <= set(w["result"]) for w in where)
-    assert {"python", "torch", "torchdeq"} <= set(found.receipt.versions)
+    assert {"python", "torch"} <= set(found.receipt.versions)
+    assert ("torchdeq" in found.receipt.versions) or name == "places"  # which has no peer
     assert found.receipt.command.startswith(f"python benchmarks/{name}.py")
     assert (benchmarks.FOLDER / f"bench_{name}.json").stat().st_size < 100_000
     assert str(benchmarks.circumstances(name)).count("load") == len(where)
@@ -141,6 +142,23 @@ def test_slopes_and_their_intervals(scripts: dict[str, ModuleType]) -> None:
     low, middle, high = growth.interval([0.9, 1.0, 1.1, 1.0])
     # Student's t with three degrees of freedom: 3.182 standard errors.
     assert (low, middle, high) == pytest.approx((0.8701, 1.0, 1.1299), abs=1e-3)
+
+
+def test_what_is_paid_once_and_for_each_case(scripts: dict[str, ModuleType]) -> None:
+    split = scripts["places"].start_and_each
+    # 3 s to start and 0.1 s a case: alone, and two side by side
+    assert split((20, 5.0), (220, 25.0), 1) == {"start": 3.0, "each": 0.1}
+    assert split((20, 4.0), (220, 14.0), 2) == {"start": 3.0, "each": 0.1}
+
+
+def test_every_place_runs_the_same_cases() -> None:
+    found = benchmarks.places()
+    assert len({row["cases"] for row in found.values()}) == 1
+    table = benchmarks.places_table()
+    assert [line[0] for line in table.rows] == list(found)
+    assert table.rows[0][2] == "1.00"
+    for row in found.values():  # nobody does two cases' work at a time
+        assert row["work"] < 1.05 * row["slots"] * row["wall"]
 
 
 def test_solvers_stand_beside_the_best(scripts: dict[str, ModuleType]) -> None:

@@ -113,7 +113,7 @@ def panel(e: Shown) -> str:
     >>> told.startswith('<details class="deq-evidence deq-unbroken"><summary>')
     True
     """
-    where = f"{html.escape(e.source)}; <code>{html.escape(e.id)}</code>, seed {e.seed}"
+    where = f"{html.escape(e.source)}; <code>{html.escape(e.id)}</code>, seed\u00a0{e.seed}"
     notes = "".join(f"<p>{formula(text)}</p>" for text in (e.reason,) if text)
     notes += "".join(f"<pre>{html.escape(text)}</pre>" for text in (e.error,) if text)
     table = _table(e) if e.measurements or e.controls else ""

@@ -26,6 +26,8 @@ __all__ = [
     "growth",
     "large",
     "peers_ahead",
+    "places",
+    "places_table",
     "race",
     "race_table",
     "results",
@@ -53,7 +55,7 @@ QUANTITIES = {
 
 
 def results(name: str) -> Results:
-    """Return a receipt of ``make bench``, checked: ``training_step``, ``solvers``, ``growth``."""
+    """Return a receipt of ``make bench``, checked: ``growth``, ``places``, ``solvers``, …."""
     return read(FOLDER / f"bench_{name}.json")
 
 
@@ -84,6 +86,7 @@ class Row:
     milliseconds: float
     error: float
     counts: bool
+    within: float | None  # share of the steps at which the gradient was exact; None: not counted
     products: float | None  # with a matrix as large as W, for the whole batch; None: not counted
 
     @property
@@ -104,6 +107,7 @@ def race(which: str) -> dict[str, Row]:
             r["milliseconds"],
             r["error"],
             r["counts"],
+            r.get("within"),
             r.get("products"),
         )
     return rows
@@ -117,6 +121,11 @@ def fastest(which: str, who: str) -> Row:
     return min(rows, key=lambda row: row.middle)
 
 
+def _often(row: Row) -> str:
+    """Say at how many steps the gradient was off, where that was counted."""
+    return "" if row.within is None else f", at {100 * (1 - row.within):.0f} % of the steps"
+
+
 def race_table(which: str) -> Table:
     """Return everyone, fastest first, beside the closed form and beside WarmStart."""
     rows = race(which)
@@ -128,7 +137,7 @@ def race_table(which: str) -> Table:
             f"{row.middle:.2f} ({row.ratio[0]:.2f} to {row.ratio[2]:.2f})",
             f"{row.middle / warm:.2f}",
             "" if row.products is None else f"{row.products:.1f}",
-            f"{row.error:.0e}" + ("" if row.counts else ", does not count"),
+            f"{row.error:.0e}" + ("" if row.counts else f", does not count{_often(row)}"),
         )
         for row in sorted(rows.values(), key=lambda row: row.middle)
     ]
@@ -193,12 +202,15 @@ def solvers_table() -> Table:
     lines = [
         (
             title,
-            *(f"{r[s][0]:.2f}\u00a0· {r[s][1]:.2f}" if s in r else "not solved" for s in SHOWN),
+            *(
+                f"{r[s][0]:.2f}\u00a0·\u00a0{r[s][1]:.2f}" if s in r else "not solved"
+                for s in SHOWN
+            ),
         )
         for title, r in solvers().items()
     ]
-    head = ("time ÷ best · evaluations ÷ best", *SHOWN)
-    return Table(head, lines, "every solver on every problem")
+    head = ("problem", *SHOWN)
+    return Table(head, lines, "every solver on every problem: time ÷ best · evaluations ÷ best")
 
 
 def draw_solvers() -> Figure:
@@ -238,7 +250,8 @@ def slopes(kind: str, quantities: tuple[str, ...]) -> Table:
     for quantity in quantities:
         for who, what, r in growth(kind, quantity):
             low, middle, high = r["slope"]
-            cells.setdefault((what, who), {})[quantity] = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+            told = f"{middle:.2f} ({low:.2f} to {high:.2f})".replace(" ", "\u00a0")
+            cells.setdefault((what, who), {})[quantity] = told
     lines = [
         (what, who, *(cells[what, who].get(q, "") for q in quantities))
         for what, who in sorted(cells, key=lambda key: WHAT.index(key[0]))
@@ -292,17 +305,43 @@ def large() -> Table:
     return Table(("", "n, m", "MB told beforehand", "MB measured", "s"), lines)
 
 
+# -- places ----------------------------------------------------------------------------------------
+
+
+def places() -> dict[str, Mapping[str, Any]]:
+    """Return by place: the wall time of the same cases, and what a start and a case cost."""
+    return {r["case"]["place"]: r["result"] for r in results("places").select("places")}
+
+
+def places_table() -> Table:
+    """Return the time of all cases in each place, and what a case costs beside its work."""
+    found = places()
+    alone = next(iter(found.values()))["wall"]
+    lines = [
+        (
+            name,
+            f"{r['wall']:.1f}",
+            f"{alone / r['wall']:.2f}",
+            f"{r['start']:.1f}",
+            f"{1000 * r['each']:.0f}",
+        )
+        for name, r in found.items()
+    ]
+    head = ("", "s for all cases", "times as fast", "s to start", "ms a case beside its work")
+    return Table(head, lines, "the same cases in five places")
+
+
 # -- where a peer is better ------------------------------------------------------------------------
 
 
 def peers_ahead() -> Table:
-    """Return every comparison that a peer wins: what it is, who, and its cost ÷ ours."""
+    """Return where a peer beats WarmStart, or the same method of ours, and its cost ÷ ours."""
     lines: list[tuple[str, str, str]] = []
     for which in RACES:
         rows = race(which)
         for row in rows.values():
             if row.name.startswith(PEERS) and row.middle < rows[WARM].middle:
-                note = "" if row.counts else " (gradient off by more than 1e-4)"
+                note = "" if row.counts else f" (gradient off by more than 1e-4{_often(row)})"
                 what = f"training step, {which}, beside WarmStart"
                 lines.append((what, row.name + note, f"{row.middle / rows[WARM].middle:.2f}"))
     for kind, unit, quantities in (
@@ -322,7 +361,8 @@ def _wins(kind: str, unit: str, quantity: str) -> list[tuple[str, str, str]]:
         if not who.startswith("torchdeq"):
             continue
         ours = found[who.replace("torchdeq", "deqbook"), what]
-        won = {v: a / b for v, a, b in zip(r["values"], r[unit], ours[unit]) if a < b}
+        shares = {v: a / b for v, a, b in zip(r["values"], r[unit], ours[unit])}
+        won = {v: share for v, share in shares.items() if round(share, 2) < 1}
         if won:
             low, high = (f"{f(won.values()):.2f}" for f in (min, max))
             where = f"{QUANTITIES[quantity]} = {', '.join(f'{v:g}' for v in won)}"

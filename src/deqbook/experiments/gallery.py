@@ -58,8 +58,10 @@ class Table:
 
 def _cell(text: str, name: str = "") -> str:
     if text.startswith(("deqbook reproduce ", "python benchmarks/")):
-        return f"<td><code>{escape(text)}</code></td>"
+        words = (f'<span class="deq-glue">{escape(word)}</span>' for word in text.split(" "))
+        return f"<td><code>{' '.join(words)}</code></td>"  # a line ends between words only
     whole = text.replace(" %", "\u00a0%").replace(" = ", "\u00a0=\u00a0")
+    whole = whole.replace("/√", "/\u2060√")  # no line ends after this stroke
     whole = re.sub(r"(Figure|Figures|Table|Tables) (?=\d)", "\\1\u00a0", whole)
     # shown by the style of the site, on a phone
     head = f'<span class="deq-head" hidden>{escape(name)}: </span>' if name else ""

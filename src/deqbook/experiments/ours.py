@@ -56,7 +56,7 @@ def slope(values: dict[int, float]) -> float:
 
 def _square_root(network: str, results: Results) -> tuple[bool, str]:
     slopes = {block: slope(v) for block, v in distances(results, network).items()}
-    told = ", ".join(f"{v:.2f} ({block})" for block, v in slopes.items())
+    told = ", ".join(f"{v:.2f} ({block})".replace("-", "−") for block, v in slopes.items())
     return all(-0.65 <= v <= -0.35 for v in slopes.values()), f"exponents {told}"
 
 
@@ -98,7 +98,7 @@ KERNEL = Experiment(
     statements=tuple(
         Statement(
             f"{network}: the distance falls like 1/√m",
-            "the fitted exponent of every block lies between -0.65 and -0.35",
+            "the fitted exponent of every block lies between −0.65 and −0.35",
             partial(_square_root, network),
         )
         for network in PAIRS
@@ -193,7 +193,7 @@ def _bound_statements() -> tuple[Statement, ...]:
             ),
             Statement(
                 f"{title}: it says something at the largest n",
-                "its mean is below 1, which any loss in [0, 1] is",
+                "its mean is below 1, which any loss in [0,\u00a01] is",
                 partial(_says_something, data),
                 counts=False,
             ),

@@ -81,7 +81,7 @@ def _dip(results: Results) -> tuple[bool, str]:
 
 def _all_help(results: Results) -> tuple[bool, str]:
     found = {route: _cell(results, route, 0.01) for route in ROUTES}
-    told = ", ".join(f"{route} {v:.1f}" for route, v in found.items())
+    told = "; ".join(f"{r} {v:.1f}" for r, v in found.items()).replace("F_D", "decorrelation")
     return all(v > found["none"] for route, v in found.items() if route != "none"), told
 
 
@@ -97,9 +97,12 @@ def _strength(
     return all(b < a for a, b in pairwise(means.values())), told
 
 
+RIVALS = {"ode": "neural ODE", "augmented": "augmented ODE", "monotone": "monotone DEQ"}
+
+
 def _beats_others(results: Results) -> tuple[bool, str]:
     ours = _cell(results, "none", 0.8)
-    others = {n: scores(results, "table1b", network=n) for n in ("ode", "augmented", "monotone")}
+    others = {say: scores(results, "table1b", network=n) for n, say in RIVALS.items()}
     told = ", ".join(f"{name} {v:.1f}" for name, v in others.items())
     return all(ours > v for v in others.values()), f"OptEq {ours:.1f}; {told}"
 

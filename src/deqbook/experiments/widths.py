@@ -58,7 +58,7 @@ def falls_with_width(key: str, group: str, results: Results) -> tuple[bool, str]
     """Tell whether the last value falls with every step up in width."""
     found = {m: last(results, group, m, key) for m in widths(results, group)}
     values = list(found.values())
-    told = ", ".join(f"{v:.3g} at m = {m}" for m, v in found.items())
+    told = ", ".join(f"{v:#.4g} at m = {m}" for m, v in found.items())
     return all(b < a for a, b in pairwise(values)), told
 
 

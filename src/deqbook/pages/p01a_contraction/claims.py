@@ -288,7 +288,7 @@ def vanilla_wellposed(trial, *, variance=0.08, overstated=1.0):
     D = torch.cat([active(model, x, found.z), torch.ones(1, 200, dtype=torch.bool)]).double()
     matrices = eye(200) - D[:, :, None] * W
     z = torch.linalg.solve(matrices[:-1], D[:-1] * _applied(model.U, x))
-    yield within("z vs (I - DW)⁻¹DUx", relative(found.z, z), 1e-8)
+    yield within("z vs (I - DW)⁻¹D U x", relative(found.z, z), 1e-8)
     least = torch.linalg.svdvals(matrices)[:, -1]
     yield headline(at_least("min σ_min(I - DW) ÷ (1-‖W‖)", float(least.min()) / (1 - norm), 1.0))
     w = torch.nn.functional.normalize(normal(200, g=trial.g), dim=0)

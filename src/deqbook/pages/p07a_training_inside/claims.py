@@ -120,8 +120,8 @@ initialisation_leaps.breaks("0.01 read as a variance: standard deviation 0.1", s
     "obs-longer-paths",
     standing="partly",
     reason=(
-        "Longer paths after a dozen steps of Adam come out. The 40 epochs of the source, and paths "
-        "that orbit near a fixed point, were not tried."
+        "Longer paths after a dozen steps of Adam come out. The 40 epochs of the source, and the "
+        "orbits near a fixed point, are not tried here; the gallery of published figures does."
     ),
 )
 def training_lengthens(trial, *, frozen=(), shuffled=False):
