@@ -142,7 +142,7 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main(arguments: list[str] | None = None) -> int:
     options = parser("How cases share a machine: processes and a Dask cluster.")
     options.add_argument("--real", type=int, default=24, help="trainings, 24 at the most (24)")
-    options.add_argument("--empty", type=int, default=200, help="cases without work (200)")
+    options.add_argument("--empty", type=int, default=1000, help="cases without work (1000)")
     given = options.parse_args(arguments)
     if not 2 <= given.real <= 24 or given.empty < 20:
         options.error("--real must be 2 to 24, --empty at least 20")
