@@ -178,7 +178,7 @@ def test_the_step_stays_below_its_edge() -> None:
     for one in (widths.GAO2022, widths.GAO2023, widths.LING2023):
         assert max(of_edge(case) for _, case in one.cases["book"]()) < 1
     # at the published size, the set with the largest eigenvalue
-    (case,) = (c for g, c in widths.gao2022_cases((500,), 1000, 1, (0,)) if g == "svhn01")
+    (case,) = (c for g, c in widths.gao2022_cases({500: (0,)}, 1000, 1) if g == "svhn01")
     assert 0.5 < of_edge(case) <= 0.8
 
 

@@ -328,7 +328,7 @@ def places_table() -> Table:
         for name, r in found.items()
     ]
     head = ("", "s for all cases", "times as fast", "s to start", "ms a case beside its work")
-    return Table(head, lines, "the same cases in five places")
+    return Table(head, lines)
 
 
 # -- where a peer is better ------------------------------------------------------------------------

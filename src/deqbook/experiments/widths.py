@@ -8,7 +8,7 @@ the edge. ``tests/experiments`` recomputes the edges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -81,8 +81,8 @@ STEPS_2022 = {"mnist01": 1.6e-3, "fashion01": 1.0e-3, "cifar01": 9e-4, "svhn01":
 """At n = 1000. λ_max(H(0)) is at most 913, 1483, 1716 and 1860 for m = 500, 1000, 2000."""
 
 
-def gao2022_cases(ms: Sequence[int], n: int, epochs: int, seeds: Sequence[int]) -> list[Job]:
-    """Return the runs: four sets, the widths, the seeds. λ_max grows like n, so steps shrink."""
+def gao2022_cases(seeds: Mapping[int, Sequence[int]], n: int, epochs: int) -> list[Job]:
+    """Return the runs: four sets, seeds by width. λ_max grows like n, so steps shrink."""
     return [
         (
             data,
@@ -99,8 +99,8 @@ def gao2022_cases(ms: Sequence[int], n: int, epochs: int, seeds: Sequence[int]) 
             ),
         )
         for data, step in STEPS_2022.items()
-        for m in ms
-        for seed in seeds
+        for m in seeds
+        for seed in seeds[m]
     ]
 
 
@@ -186,11 +186,13 @@ GAO2022 = Experiment(
     published="n = 1000; m = 500 to 4000; 1000 epochs; 4 sets",
     sizes={
         "book": "n = 100; m = 50, 100, 200; 300 epochs; 4 sets; 2 seeds",
-        "paper": "n = 1000; m = 500, 1000, 2000, 4000; 1000 epochs; 4 sets; 1 seed",
+        "paper": "n = 1000; m = 500, 1000 (3 seeds), 2000, 4000 (1 seed); 1000 epochs; 4 sets",
     },
     cases={
-        "book": partial(gao2022_cases, (50, 100, 200), 100, 300, (0, 1)),
-        "paper": partial(gao2022_cases, (500, 1000, 2000, 4000), 1000, 1000, (0,)),
+        "book": partial(gao2022_cases, dict.fromkeys((50, 100, 200), (0, 1)), 100, 300),
+        "paper": partial(
+            gao2022_cases, {500: (0, 1, 2), 1000: (0, 1, 2), 2000: (0,), 4000: (0,)}, 1000, 1000
+        ),
     },
     run=descent.run,
     plain=descent.plain,
