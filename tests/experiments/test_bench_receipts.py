@@ -100,7 +100,7 @@ def test_every_win_of_a_peer_is_listed(made: Path) -> None:
         ("training step, full batch, beside WarmStart", off, "0.58"),
         ("training step, mini-batches, beside WarmStart", off, "0.58"),
         ("training step, mini-batches, beside WarmStart", "torchdeq a", "0.75"),
-        ("time of step, width m = 1, 2", "torchdeq Picard", "0.75 to 0.90"),
+        ("time of step, width m = 1, 2", "torchdeq Picard", "0.75\u00a0to\u00a00.90"),
         ("memory of step, samples n = 1", "torchdeq Picard", "0.50"),
     ]
 
