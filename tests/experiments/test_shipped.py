@@ -84,6 +84,16 @@ def test_a_part_of_the_results_is_judged_as_far_as_it_goes() -> None:
     assert one.judge(sphere).word == "partly"  # all that was run holds, but not all was run
 
 
+def test_draws_that_agree_would_leave_the_effect_to_the_width() -> None:
+    one, results = results_of("gao2022-draws", "paper")
+    assert all(drawn > 0 for drawn, _ in widths.spreads(results, "loss").values())
+    first = {r["group"]: r["result"] for r in reversed(results.runs)}
+    alike = replace(results, runs=tuple({**r, "result": first[r["group"]]} for r in results.runs))
+    assert one.judge(alike).word == "not"
+    single = replace(results, runs=tuple(r for r in results.runs if r["case"]["seed"] == 0))
+    assert one.judge(single).word == "not run"
+
+
 def test_the_gallery_has_a_row_for_each() -> None:
     table = overview()
     assert len(table.rows) == len(EXPERIMENTS)
@@ -117,7 +127,8 @@ def drawn(results: Results, cheap: Any) -> Any:
     return random.Random(results.receipt.sha256).choice(few)
 
 
-WIDTHS = [s for s in SHIPPED if s[0] in ("gao2022-fig1", "gao2023-fig1", "ling2023-fig1")]
+TRAINED = ("gao2022-fig1", "gao2022-draws", "gao2023-fig1", "ling2023-fig1")
+WIDTHS = [s for s in SHIPPED if s[0] in TRAINED]
 
 
 @pytest.mark.parametrize(("name", "profile"), WIDTHS)
@@ -178,7 +189,7 @@ def test_the_step_stays_below_its_edge() -> None:
     for one in (widths.GAO2022, widths.GAO2023, widths.LING2023):
         assert max(of_edge(case) for _, case in one.cases["book"]()) < 1
     # at the published size, the set with the largest eigenvalue
-    (case,) = (c for g, c in widths.gao2022_cases({500: (0,)}, 1000, 1) if g == "svhn01")
+    (case,) = (c for g, c in widths.gao2022_cases((500,), 1000, 1, (0,)) if g == "svhn01")
     assert 0.5 < of_edge(case) <= 0.8
 
 

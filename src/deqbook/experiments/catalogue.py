@@ -7,7 +7,7 @@ from deqbook.experiments.declaration import Experiment
 from deqbook.experiments.loss_surfaces import SURFACES
 from deqbook.experiments.ours import BOUND, KERNEL
 from deqbook.experiments.tables import TABLES
-from deqbook.experiments.widths import GAO2022, GAO2023, LING2023
+from deqbook.experiments.widths import DRAWS, GAO2022, GAO2023, LING2023
 
 __all__ = ["EXPERIMENTS"]
 
@@ -23,5 +23,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         TABLES,
         KERNEL,
         BOUND,
+        DRAWS,
     )
 }

@@ -8,7 +8,7 @@ the edge. ``tests/experiments`` recomputes the edges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -22,11 +22,11 @@ from deqbook.data.bundled import FOLDER
 from deqbook.experiments.cases import descent
 from deqbook.experiments.declaration import Experiment, Job, NotRun, Statement
 from deqbook.experiments.drawing import flat, legend_below, panels, plain_log
-from deqbook.experiments.receipts import Results
+from deqbook.experiments.receipts import Results, read
 from deqbook.pages.p03d_real_data.lab import SETS, DescentRun
 from deqbook.viz.style import band, graded
 
-__all__ = ["GAO2022", "GAO2023", "LING2023"]
+__all__ = ["DRAWS", "GAO2022", "GAO2023", "LING2023"]
 
 CODE = ("deqbook.experiments.cases.descent", "deqbook.pages.p03d_real_data.lab")
 
@@ -81,8 +81,8 @@ STEPS_2022 = {"mnist01": 1.6e-3, "fashion01": 1.0e-3, "cifar01": 9e-4, "svhn01":
 """At n = 1000. λ_max(H(0)) is at most 913, 1483, 1716 and 1860 for m = 500, 1000, 2000."""
 
 
-def gao2022_cases(seeds: Mapping[int, Sequence[int]], n: int, epochs: int) -> list[Job]:
-    """Return the runs: four sets, seeds by width. λ_max grows like n, so steps shrink."""
+def gao2022_cases(ms: Sequence[int], n: int, epochs: int, seeds: Sequence[int]) -> list[Job]:
+    """Return the runs: four sets, the widths, the seeds. λ_max grows like n, so steps shrink."""
     return [
         (
             data,
@@ -99,8 +99,8 @@ def gao2022_cases(seeds: Mapping[int, Sequence[int]], n: int, epochs: int) -> li
             ),
         )
         for data, step in STEPS_2022.items()
-        for m in seeds
-        for seed in seeds[m]
+        for m in ms
+        for seed in seeds
     ]
 
 
@@ -186,13 +186,11 @@ GAO2022 = Experiment(
     published="n = 1000; m = 500 to 4000; 1000 epochs; 4 sets",
     sizes={
         "book": "n = 100; m = 50, 100, 200; 300 epochs; 4 sets; 2 seeds",
-        "paper": "n = 1000; m = 500, 1000 (3 seeds), 2000, 4000 (1 seed); 1000 epochs; 4 sets",
+        "paper": "n = 1000; m = 500, 1000, 2000, 4000; 1000 epochs; 4 sets; 1 seed",
     },
     cases={
-        "book": partial(gao2022_cases, dict.fromkeys((50, 100, 200), (0, 1)), 100, 300),
-        "paper": partial(
-            gao2022_cases, {500: (0, 1, 2), 1000: (0, 1, 2), 2000: (0,), 4000: (0,)}, 1000, 1000
-        ),
+        "book": partial(gao2022_cases, (50, 100, 200), 100, 300, (0, 1)),
+        "paper": partial(gao2022_cases, (500, 1000, 2000, 4000), 1000, 1000, (0,)),
     },
     run=descent.run,
     plain=descent.plain,
@@ -215,6 +213,104 @@ GAO2022 = Experiment(
         "book": FOLDER / "results" / "gao2022_fig1.json",
         "paper": FOLDER / "results" / "gao2022_fig1_paper.json",
     },
+    checkpoints=True,
+)
+
+
+# --- how far apart draws end --------------------------------------------------------------------
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return by how much the largest exceeds the least."""
+    return max(values) / min(values) - 1
+
+
+def _beside(results: Results) -> Results:
+    """Return the widths of Figure 1 that ship at the size of these draws."""
+    size = results.runs[0]["case"]["n"]
+    return read(GAO2022.shipped["paper" if size == 1000 else "book"])
+
+
+def spreads(results: Results, key: str) -> dict[str, tuple[float, float]]:
+    """Return by set: the spread over draws of one width, and over widths of one draw."""
+    other, found = _beside(results), {}
+    for group in dict.fromkeys(r["group"] for r in results.runs):
+        ends = [r["result"][key][-1] for r in results.select(group)]
+        beside = [r["result"][key][-1] for r in other.select(group, seed=0)]
+        if len(ends) < 2:
+            raise NotRun(f"{group}: {len(ends)} draws were run, two are needed")
+        found[group] = _spread(ends), _spread(beside)
+    return found
+
+
+def _draws_matter(key: str, results: Results) -> tuple[bool, str]:
+    found = spreads(results, key)
+    told = ", ".join(
+        f"{SETS[group]} {100 * draws:.1f} % and {100 * widths:.1f} %"
+        for group, (draws, widths) in found.items()
+    )
+    return all(draws > 0.5 * widths for draws, widths in found.values()), told
+
+
+def draw_ends(results: Results) -> Figure:
+    """Draw where runs end, relative to the first: draws of one width, and widths of one draw."""
+    other = _beside(results)
+    figure, rows = panels(2, 1, 2.2)
+    for ax, (key, title, _) in zip(flat(rows), THREE_COLUMNS):
+        for place, group in enumerate(SETS):
+            first = results.select(group, seed=0)[0]["result"][key][-1]
+            kinds = (
+                (-0.12, "o", "three draws of the narrowest", results.select(group)),
+                (0.12, "^", "three widths of one draw", other.select(group, seed=0)),
+            )
+            for (shift, marker, label, runs), ink in zip(kinds, graded(2)):
+                ends = [r["result"][key][-1] / first for r in runs]
+                ax.plot(
+                    [place + shift] * len(ends),
+                    ends,
+                    marker,
+                    color=ink["color"],
+                    label="" if place else label,
+                )
+        ax.set(title=title, ylabel="relative to the first")
+        ax.set_xticks(range(len(SETS)), list(SETS.values()))
+    legend_below(figure, rows, 2)
+    return figure
+
+
+DRAWS = Experiment(
+    name="gao2022-draws",
+    title="Ours: three draws of the narrowest network of Figure 1 of gao2022",
+    source="gao2022",
+    printed="No figure: the source shows one run for each width.",
+    published="none",
+    sizes={
+        "book": "n = 100; m = 50; 300 epochs; 4 sets; 3 seeds",
+        "paper": "n = 1000; m = 500; 1000 epochs; 4 sets; 3 seeds",
+    },
+    cases={
+        "book": partial(gao2022_cases, (50,), 100, 300, (0, 1, 2)),
+        "paper": partial(gao2022_cases, (500,), 1000, 1000, (0, 1, 2)),
+    },
+    run=descent.run,
+    plain=descent.plain,
+    cost=_cost,
+    kept=GAO2022.kept,
+    statements=tuple(
+        Statement(
+            f"another draw moves the {title} about as much as a factor of four in width",
+            "on every set three draws of the narrowest width spread more than half as far as the "
+            "three widths of one draw",
+            partial(_draws_matter, key),
+        )
+        for key, title, _ in THREE_COLUMNS[:2]
+    ),
+    reason="A difference between widths says something where it is well above that between draws.",
+    draw=draw_ends,
+    code=CODE,
+    differs=GAO2022.differs,
+    data=tuple(SETS),
+    shipped={"paper": FOLDER / "results" / "gao2022_draws_paper.json"},
     checkpoints=True,
 )
 
