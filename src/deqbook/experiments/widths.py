@@ -225,10 +225,16 @@ def _spread(values: Sequence[float]) -> float:
     return max(values) / min(values) - 1
 
 
+FACTOR = 4
+"""Draws are compared with widths up to so many times their own."""
+
+
 def _beside(results: Results) -> Results:
-    """Return the widths of Figure 1 that ship at the size of these draws."""
-    size = results.runs[0]["case"]["n"]
-    return read(GAO2022.shipped["paper" if size == 1000 else "book"])
+    """Return the widths of Figure 1 that ship at the size of these draws, up to ``FACTOR``."""
+    case = results.runs[0]["case"]
+    other = read(GAO2022.shipped["paper" if case["n"] == 1000 else "book"])
+    near = tuple(r for r in other.runs if r["case"]["m"] <= FACTOR * case["m"])
+    return replace(other, runs=near)
 
 
 def spreads(results: Results, key: str) -> dict[str, tuple[float, float]]:
