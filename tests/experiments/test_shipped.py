@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from deqbook.experiments import cells, ours, widths
+from deqbook.experiments import cells, opteq_tables, ours, widths
 from deqbook.experiments.cases import cell, descent, kernels
 from deqbook.experiments.catalogue import EXPERIMENTS
 from deqbook.experiments.declaration import Experiment
@@ -20,6 +20,7 @@ from deqbook.experiments.gallery import Shown, Table, facts, overview, rules, sh
 from deqbook.experiments.receipts import Results, read
 from deqbook.experiments.worker import Checkpoint, OutOfTime, key_of
 from deqbook.pages.p03d_real_data.lab import DescentRun, edge
+from deqbook.pages.p05c_opteq_images.lab.long_range import Scene
 
 SHIPPED = [(name, profile) for name, one in EXPERIMENTS.items() for profile in one.shipped]
 
@@ -188,6 +189,21 @@ def test_the_first_epoch_of_a_cell_in_training_comes_out_again(
     other = of_first_epoch(replace(case, seed=77), tmp_path / "d")
     assert other["loss"] != pytest.approx(then["loss"][:2], rel=1e-2)
     assert other["looks"][0]["ratio"] != pytest.approx(then["looks"][0]["ratio"], rel=1e-2)
+
+
+@pytest.mark.parametrize("group", list(opteq_tables.GROUPS))
+def test_the_first_epoch_of_a_table_comes_out_again(group: str) -> None:
+    _, results = results_of("opteq-tables", "book")
+    entry = drawn(results, lambda r: r["group"] == group)
+    case, then = opteq_tables.restore(group, entry["case"]), entry["result"]["loss"]
+    # A scene keeps the loss of every update, a classifier that of every epoch.
+    few = 4 if isinstance(case, Scene) else 1
+    short = {"updates": few} if isinstance(case, Scene) else {"epochs": few}
+    again = opteq_tables.run(replace(case, **short))
+    close = 1e-6 if getattr(case, "double", False) else 1e-2
+    assert list(again.loss) == pytest.approx(then[:few], rel=close)
+    other = opteq_tables.run(replace(case, seed=77, **short))
+    assert list(other.loss) != pytest.approx(then[:few], rel=close)
 
 
 CHEAP = {
