@@ -90,3 +90,16 @@ def settle(page: Page) -> None:
     page.evaluate("() => document.fonts.ready")
     page.evaluate(UNFOLD)
     page.evaluate(STILL)
+
+
+def overflow(page: Page) -> list[str]:
+    """Return the elements that make the page wider than the screen, if it is."""
+    return page.evaluate(
+        """() => {
+            const width = document.documentElement.clientWidth;
+            if (document.documentElement.scrollWidth <= width) return [];
+            return [...document.querySelectorAll("article *")]
+                .filter(e => e.getBoundingClientRect().right > width + 1)
+                .slice(0, 5).map(e => e.outerHTML.slice(0, 120)).concat("the page scrolls");
+        }"""
+    )

@@ -1,4 +1,4 @@
-"""The built site in a real browser: desktop and phone, light and dark, and no other host."""
+"""The built site in a real browser on a desk, light and dark; what keys and buttons do anywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from built_site import require_site, toc_pages
 from chromium import skip_without_browser
-from visits import SIZES, settle_math, visit
+from visits import SIZES, overflow, settle_math, visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -37,23 +37,9 @@ def wide_formulas(page: Page) -> list[str]:
     )
 
 
-def overflow(page: Page) -> list[str]:
-    """Return the elements that make the page wider than the screen, if it is."""
-    return page.evaluate(
-        """() => {
-            const width = document.documentElement.clientWidth;
-            if (document.documentElement.scrollWidth <= width) return [];
-            return [...document.querySelectorAll("article *")]
-                .filter(e => e.getBoundingClientRect().right > width + 1)
-                .slice(0, 5).map(e => e.outerHTML.slice(0, 120)).concat("the page scrolls");
-        }"""
-    )
-
-
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("path", PAGES)
-def test_page(browser: Browser, address: str, path: str, size: str) -> None:
-    with visit(browser, address, f"{path}.html", size) as seen:
+def test_page(browser: Browser, address: str, path: str) -> None:
+    with visit(browser, address, f"{path}.html") as seen:
         page = seen.page
         settle_math(page)
         formulas = page.locator("article .math").count()
@@ -67,9 +53,8 @@ def test_page(browser: Browser, address: str, path: str, size: str) -> None:
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
-            assert not overflow(page), f"{path} is wider than a {size} ({scheme})"
-        if size == "desktop":
-            assert not wide_formulas(page), f"{path}: break these displays over lines"
+            assert not overflow(page), f"{path} is wider than a desk ({scheme})"
+        assert not wide_formulas(page), f"{path}: break these displays over lines"
         assert not seen.errors, f"{path} reports {seen.errors}"
         assert not seen.foreign, f"{path} asks other hosts: {seen.foreign}"
 
