@@ -226,6 +226,17 @@ def test_the_comparison_measures_a_difference(few: Path) -> None:
     assert any("1 runs ended earlier or later" in line for line in lines)
 
 
+def test_the_command_takes_what_another_file_has(few: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(opteq_tables, "miniature", lambda: FEW[:1])
+    assert main(["reproduce", "opteq-tables", "--out", "a.json"]) == 0
+    monkeypatch.setattr(opteq_tables, "miniature", lambda: list(FEW))
+    assert main(["reproduce", "opteq-tables", "--take", "a.json"]) == 0
+    assert "1 case of 2 is in a.json; it runs again" in capsys.readouterr().out
+    assert read(few / "opteq-tables.json").runs[0] == read(few / "a.json").runs[0]
+    assert main(["reproduce", "opteq-tables", "--take", "c.json"]) == 2
+    assert "c.json is missing" in capsys.readouterr().err
+
+
 def test_lists_and_refusals(few: Path, capsys) -> None:
     assert main(["reproduce", "opteq-tables", "--list", "--only", "depth"]) == 0
     assert capsys.readouterr().out.count("\n") == 1

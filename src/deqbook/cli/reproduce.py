@@ -59,6 +59,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="not the dearest first: more cases inside a budget",
     )
+    parser.add_argument(
+        "--take",
+        type=Path,
+        metavar="FILE",
+        help="take over the cases of this result file, one that ships for example, if the cheapest "
+        "of them comes out again; the receipt says which were taken",
+    )
     parser.add_argument("--list", action="store_true", help="list the cases, run nothing")
     parser.add_argument("--cpu", action="store_true", help="begin without a GPU what wants one")
     parser.set_defaults(run=run)
@@ -81,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here so that `deqbook --help` does not wait for torch.
     from deqbook.data import DataError
     from deqbook.experiments.catalogue import EXPERIMENTS
+    from deqbook.experiments.earlier import Earlier
     from deqbook.experiments.engine import execute
     from deqbook.experiments.places import PlaceError, chosen
     from deqbook.experiments.receipts import ReceiptError
@@ -130,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
             budget=args.budget,
             device=args.device,
             cheapest_first=args.cheapest_first,
+            earlier=Earlier.of(args.take) if args.take else None,
             said=said,
         )
     except NoRoom as full:
@@ -197,7 +206,7 @@ def _report(experiment: Experiment, profile: str, out: Path, outcome: Outcome) -
 
 def _against_shipped(experiment: Experiment, profile: str, results: Results) -> list[str]:
     """Say how far the new numbers are from those that ship."""
-    from deqbook.experiments.engine import differences
+    from deqbook.experiments.earlier import differences
     from deqbook.experiments.receipts import ReceiptError, read
 
     if profile not in experiment.shipped:

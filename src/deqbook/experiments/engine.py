@@ -13,11 +13,12 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from deqbook.experiments.declaration import Experiment, Job
+from deqbook.experiments.earlier import Earlier
 from deqbook.experiments.places import Here, Place
 from deqbook.experiments.receipts import (
     Cost,
@@ -32,7 +33,7 @@ from deqbook.experiments.receipts import (
 )
 from deqbook.experiments.worker import NoRoom, OutOfTime, Setting, key_of, line, replace_file, work
 
-__all__ = ["Failure", "Outcome", "Unfinished", "differences", "execute", "span"]
+__all__ = ["Failure", "Outcome", "Unfinished", "execute", "span"]
 
 KEYS = {"group", "case", "result", "seconds"}
 TRIES = 3
@@ -77,7 +78,7 @@ class Unfinished:
     @property
     def _head(self) -> str:
         told = {"command": self.command, "versions": dict(self.versions)}
-        return line(told | {"made_by": asdict(self.made_by)}, sort_keys=True) + "\n"
+        return line(told | {"made_by": self.made_by.stored()}, sort_keys=True) + "\n"
 
     def begin(self) -> dict[str, dict[str, Any]]:
         """Return the finished cases by key, and make the folder ready for more.
@@ -277,49 +278,84 @@ def execute(
     budget: float = float("inf"),
     device: str | None = None,
     cheapest_first: bool = False,
+    earlier: Earlier | None = None,
     said: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Run every job that is not finished, write the file, and say what it came to.
 
     The file is written when all jobs are done, or when the ``budget`` (seconds) ended: then it
     holds what is done and the folder stays, for the next start to go on. A case that raises does
-    not stop the others, but no file is written. Raises ``NoRoom`` when the disk is full,
-    ``ReceiptError`` for a folder that other code began, ``PlaceError`` without a place.
+    not stop the others, but no file is written. What an ``earlier`` file has is taken from there,
+    if the cheapest of it comes out again. Raises ``NoRoom`` when the disk is full, ``ReceiptError``
+    for a folder that other code began and a file that is not confirmed, ``PlaceError`` without a
+    place.
     """
     place = Here() if place is None else place
     stored = [(group, experiment.plain(case)) for group, case in jobs]
     made_by = provenance(experiment.code, experiment.data, [case for _, case in stored])
     folder = file.with_name(file.name + ".cases")
     unfinished = Unfinished(folder, command, versions(), made_by)
+    by_key = dict(zip((key_of(group, case) for group, case in stored), jobs))
+    old = earlier.entries(list(by_key), command, unfinished.versions, made_by) if earlier else {}
     done = unfinished.begin()
-    keys = [key_of(group, case) for group, case in stored]
-    waiting = [job for job, key in zip(jobs, keys) if key not in done]
     if done:
-        said(f"{len(jobs) - len(waiting)} of {len(jobs)} cases are in {folder}; going on.")
-    setting = Setting(folder.absolute(), time.time() + budget, device)
+        said(f"{len(by_key.keys() & done)} of {len(jobs)} cases are in {folder}; going on.")
     clock = _Clock(experiment.cost)
-    for job, key in zip(jobs, keys):
-        if key in done:
-            clock.learn(job[1], done[key]["seconds"])
-    run = _Run(
-        experiment, unfinished, setting, said, len(jobs), waiting, cheapest_first, clock, done
-    )
-    if waiting:
-        _announce(run, place)
-    run.at(place)
+    for key in by_key.keys() & done:
+        clock.learn(by_key[key][1], done[key]["seconds"])
+    setting = Setting(folder.absolute(), time.time() + budget, device)
+    run = _Run(experiment, unfinished, setting, said, len(jobs), [], cheapest_first, clock, done)
+    if earlier and _confirmed(run, place, earlier, old, by_key):
+        run.total -= len(old.keys() - run.done)
+    else:
+        old = {}
+    if not run.failures:
+        run.waiting = [job for key, job in by_key.items() if key not in run.done | old]
+        if run.waiting:
+            _announce(run, place)
+        run.at(place)
     if run.no_room is not None:
         raise run.no_room
-    missing = [job for job, key in zip(jobs, keys) if key not in run.done]
-    left = len(missing) - len(run.failures)
-    finished = [run.done[key] for key in keys if key in run.done]
-    if run.failures or not finished:
+    whole = old | run.done
+    keys = [key for key in by_key if key in whole]
+    left = len(by_key) - len(keys) - len(run.failures)
+    if run.failures or not keys:
         return Outcome(None, tuple(run.failures), left, run.ran)
-    entries = [json.loads(line({k: e[k] for k in ("group", "case", "result")})) for e in finished]
-    cost = Cost(hardware(device), tuple(e["seconds"] for e in finished))
+    entries = [
+        json.loads(line({k: whole[key][k] for k in ("group", "case", "result")})) for key in keys
+    ]
+    if earlier and old.keys() - run.done:
+        places = {key: at for at, key in enumerate(keys)}
+        made_by = replace(made_by, taken=earlier.taken(old.keys() - run.done, places))
+    cost = Cost(hardware(device), tuple(whole[key]["seconds"] for key in keys))
     write(file, command, unfinished.versions, entries, made_by=made_by, cost=cost)
-    if not missing:
+    if len(keys) == len(by_key):
         shutil.rmtree(folder)
     return Outcome(read(file), (), left, run.ran)
+
+
+def _confirmed(
+    run: _Run,
+    place: Place,
+    earlier: Earlier,
+    old: Mapping[str, Mapping[str, Any]],
+    by_key: Mapping[str, Job],
+) -> bool:
+    """Run the cheapest case of an earlier file again, and tell whether it was reached.
+
+    ``ReceiptError`` if it does not come out again.
+    """
+    first = min(old, key=lambda key: run.experiment.cost(by_key[key][1]))
+    if first not in run.done:
+        told = f"{len(old)} cases of {len(by_key)} are in {earlier.file}; the cheapest"
+        if len(old) == 1:
+            told = f"1 case of {len(by_key)} is in {earlier.file}; it"
+        run.said(f"{told} runs again.")
+        run.waiting = [by_key[first]]
+        run.at(place)
+    if first in run.done:
+        earlier.compare(run.done[first], old[first])
+    return first in run.done
 
 
 def _announce(run: _Run, place: Place) -> None:
@@ -329,39 +365,3 @@ def _announce(run: _Run, place: Place) -> None:
     if total is not None:
         words = f"about {span(total)} on one core, from those that are done"
     run.said(f"{len(cases)} cases to run, {place}; {words}.")
-
-
-def differences(results: Results, before: Results) -> list[str]:
-    """Say, group by group, by how much the numbers of two result files differ."""
-    known = {key_of(r["group"], r["case"]): r["result"] for r in before.runs}
-    worst: dict[str, float] = {}
-    strange = 0
-    for r in results.runs:
-        old = known.get(key_of(r["group"], r["case"]))
-        if old is None:
-            strange += 1
-            continue
-        gap = max((_gap(a, b) for a, b in _pairs(r["result"], old)), default=0.0)
-        worst[r["group"]] = max(gap, worst.get(r["group"], 0.0))
-    lines = ["Largest relative difference of a number from the shipped file:"]
-    lines += [f"  {group}: {gap:.2g}" for group, gap in worst.items()]
-    if strange:
-        lines.append(f"  {strange} cases are not in the shipped file.")
-    return lines
-
-
-def _pairs(a: Any, b: Any) -> list[tuple[Any, Any]]:
-    """Return the leaves of two results, side by side; what has another shape is a leaf."""
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return [pair for key in a for pair in _pairs(a[key], b[key])]
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return [pair for x, y in zip(a, b) for pair in _pairs(x, y)]
-    return [(a, b)]
-
-
-def _gap(a: Any, b: Any) -> float:
-    if a == b:
-        return 0.0
-    if not isinstance(a, int | float) or not isinstance(b, int | float):
-        return float("inf")
-    return abs(a - b) / max(abs(a), abs(b))

@@ -2,9 +2,9 @@ r"""Results that took long, stored with a receipt: what made them, and proof tha
 
 A result file is JSON with three parts. ``runs`` is a list of entries ``{group, case, result}``.
 ``receipt`` tells the command that made them, the versions it ran under, the SHA-256 of the code and
-of the data, the seeds, and the SHA-256 of all that and of the runs. No date and no place: the same
-run gives the same hash. ``cost`` tells the hardware and the seconds of each case; two runs never
-share it, so it stands outside the hash.
+of the data, the seeds, which runs came from an earlier file, and the SHA-256 of all that and of the
+runs. No date and no place: the same run gives the same hash. ``cost`` tells the hardware and the
+seconds of each case; two runs never share it, so it stands outside the hash.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = [
     "Receipt",
     "ReceiptError",
     "Results",
+    "Taken",
     "code_hash",
     "digest",
     "hardware",
@@ -54,12 +55,30 @@ class ReceiptError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Runs of an earlier file: its hash, the code that made them, their places in ``runs``."""
+
+    sha256: str
+    code: str
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Provenance:
-    """What the numbers depend on beside the command and the versions."""
+    """What the numbers depend on beside the command and the versions.
+
+    ``code`` made all runs but those that were ``taken`` from earlier files.
+    """
 
     code: str
     data: Mapping[str, str]
     seeds: tuple[int, ...]
+    taken: tuple[Taken, ...] = ()
+
+    def stored(self) -> dict[str, Any]:
+        """Return it as a result file has it; without ``taken`` where nothing was."""
+        whole = asdict(self)
+        return whole if self.taken else {k: v for k, v in whole.items() if k != "taken"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,10 @@ class Receipt:
             used = ", ".join(f"{k} {v[:12]}…" for k, v in self.made_by.data.items()) or "none"
             lines += [f"code      {self.made_by.code[:12]}…", f"data      {used}"]
             lines += [f"seeds     {', '.join(map(str, self.made_by.seeds)) or 'none'}"]
+            lines += [
+                f"taken     {len(t.runs)} runs of {t.sha256[:12]}…, code {t.code[:12]}…"
+                for t in self.made_by.taken
+            ]
         return "\n".join([*lines, f"SHA-256   {self.sha256}"])
 
 
@@ -169,7 +192,7 @@ def digest(
     """Return the SHA-256 of these in a canonical form: sorted keys, no spaces, ASCII."""
     whole = {"command": command, "versions": dict(made), "runs": [dict(r) for r in runs]}
     if made_by is not None:  # the first result files had none, and their hashes stay what they are
-        whole["made_by"] = asdict(made_by)
+        whole["made_by"] = made_by.stored()
     return hashlib.sha256(line(whole, sort_keys=True).encode("ascii")).hexdigest()
 
 
@@ -185,7 +208,7 @@ def write(
     """Write a result file in one move, one run a line, and return its receipt."""
     receipt = Receipt(command, dict(made), digest(command, made, runs, made_by), made_by)
     head: dict[str, Any] = {"command": command, "versions": receipt.versions}
-    head |= {"made_by": asdict(made_by)} if made_by is not None else {}
+    head |= {"made_by": made_by.stored()} if made_by is not None else {}
     head["sha256"] = receipt.sha256
     parts = [f'{{"receipt":{line(head)},']
     parts += [f'"cost":{line(asdict(cost))},'] if cost is not None else []
@@ -218,4 +241,5 @@ def read(file: Path) -> Results:
 
 
 def _provenance(stored: Mapping[str, Any]) -> Provenance:
-    return Provenance(stored["code"], stored["data"], tuple(stored["seeds"]))
+    taken = tuple(Taken(t["sha256"], t["code"], tuple(t["runs"])) for t in stored.get("taken", ()))
+    return Provenance(stored["code"], stored["data"], tuple(stored["seeds"]), taken)
