@@ -57,6 +57,11 @@ def by_x(results: Results) -> dict[int, float]:
 def test_cases_are_taken_and_the_cheapest_runs_again(out: Path) -> None:
     said: list[str] = []
     file = older(out)
+    found = read(file)
+    cost = replace(found.cost, hardware="an abacus")
+    write(
+        file, COMMAND, found.receipt.versions, found.runs, made_by=found.receipt.made_by, cost=cost
+    )
     outcome = take(out, file, said=said.append)
     assert (outcome.ran, outcome.left, outcome.failures) == (4, 0, ())
     assert began()[0] == 3
@@ -71,6 +76,8 @@ def test_cases_are_taken_and_the_cheapest_runs_again(out: Path) -> None:
     assert found.receipt.made_by.taken == (Taken(read(file).receipt.sha256, "0" * 64, (0, 1)),)
     assert "taken     2 runs of" in str(found.receipt)
     assert len(found.cost.seconds) == 6
+    assert found.cost.hardware.endswith("; what was taken: an abacus")
+    assert whole.cost.hardware == found.cost.hardware.partition(";")[0]
     assert not out.with_name("r.json.cases").exists()
 
 

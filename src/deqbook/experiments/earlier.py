@@ -8,7 +8,7 @@ something else, none is taken. The new receipt says which runs were taken, and w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,23 +79,27 @@ class Earlier:
                 "or another processor made it. Leave --take out, and all cases run."
             )
 
-    def taken(self, keys: Set[str], places: Mapping[str, int]) -> tuple[Taken, ...]:
-        """Return who made these runs; ``places`` says where each stands in the new file.
+    def taken(self, places: Mapping[str, int]) -> tuple[Taken, ...]:
+        """Return who made the runs of these keys; ``places`` says where each stands in a new file.
 
         What the file had itself taken keeps the hash and the code it had there.
         """
         receipt = self.results.receipt
         assert receipt.made_by is not None
-        makers = {
-            at: (t.sha256, t.code) for t in receipt.made_by.taken for at in t.runs
-        }  # by place in the old file
+        makers = {at: (t.sha256, t.code) for t in receipt.made_by.taken for at in t.runs}
         own = (receipt.sha256, receipt.made_by.code)
         found: dict[tuple[str, str], list[int]] = {}
         for at, run in enumerate(self.results.runs):
             key = key_of(run["group"], run["case"])
-            if key in keys:
+            if key in places:
                 found.setdefault(makers.get(at, own), []).append(places[key])
         return tuple(Taken(*maker, tuple(sorted(runs))) for maker, runs in found.items())
+
+    def hardware(self, here: str) -> str:
+        """Return where the runs of a new file were made: here, and where this file was."""
+        assert self.results.cost is not None
+        there = self.results.cost.hardware
+        return here if there == here else f"{here}; what was taken: {there}"
 
 
 def differences(results: Results, before: Results) -> list[str]:

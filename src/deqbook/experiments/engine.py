@@ -305,31 +305,30 @@ def execute(
         clock.learn(by_key[key][1], done[key]["seconds"])
     setting = Setting(folder.absolute(), time.time() + budget, device)
     run = _Run(experiment, unfinished, setting, said, len(jobs), [], cheapest_first, clock, done)
-    if earlier and _confirmed(run, place, earlier, old, by_key):
-        run.total -= len(old.keys() - run.done)
-    else:
-        old = {}
+    confirmed = earlier is None or _confirmed(run, place, earlier, old, by_key)
+    taken = {k: e for k, e in old.items() if confirmed and k not in done}
+    run.total -= len(taken)
     if not run.failures:
-        run.waiting = [job for key, job in by_key.items() if key not in run.done | old]
+        run.waiting = [job for key, job in by_key.items() if key not in done | taken]
         if run.waiting:
             _announce(run, place)
         run.at(place)
     if run.no_room is not None:
         raise run.no_room
-    whole = old | run.done
-    keys = [key for key in by_key if key in whole]
-    left = len(by_key) - len(keys) - len(run.failures)
-    if run.failures or not keys:
+    whole = {key: (done | taken)[key] for key in by_key if key in done | taken}
+    left = len(by_key) - len(whole) - len(run.failures)
+    if run.failures or not whole:
         return Outcome(None, tuple(run.failures), left, run.ran)
-    entries = [
-        json.loads(line({k: whole[key][k] for k in ("group", "case", "result")})) for key in keys
-    ]
-    if earlier and old.keys() - run.done:
-        places = {key: at for at, key in enumerate(keys)}
-        made_by = replace(made_by, taken=earlier.taken(old.keys() - run.done, places))
-    cost = Cost(hardware(device), tuple(whole[key]["seconds"] for key in keys))
+    where = hardware(device)
+    if earlier and taken:
+        places = {key: at for at, key in enumerate(whole) if key in taken}
+        made_by = replace(made_by, taken=earlier.taken(places))
+        where = earlier.hardware(where)
+    kept = ("group", "case", "result")
+    entries = [json.loads(line({k: one[k] for k in kept})) for one in whole.values()]
+    cost = Cost(where, tuple(one["seconds"] for one in whole.values()))
     write(file, command, unfinished.versions, entries, made_by=made_by, cost=cost)
-    if len(keys) == len(by_key):
+    if not left:
         shutil.rmtree(folder)
     return Outcome(read(file), (), left, run.ran)
 
