@@ -17,13 +17,6 @@ from deqbook.experiments.engine import Outcome, execute
 from deqbook.experiments.receipts import ReceiptError, Results, Taken, read, write
 from deqbook.experiments.worker import Checkpoint
 
-
-@pytest.fixture
-def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TINY", str(tmp_path))
-    return tmp_path / "r.json"
-
-
 FEW = jobs()[:3]
 """x = 1, 2, 3; the cheapest is 3."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -11,31 +10,19 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tiny_experiment
 from tiny_cases import Tiny, noted
+from tiny_cluster import free_port, until
 from tiny_experiment import COMMAND, TINY, go, jobs
 
-from deqbook.cli import main, verify
 from deqbook.experiments.declaration import NotRun, Statement, Verdict
 from deqbook.experiments.engine import Unfinished, execute
 from deqbook.experiments.places import Cluster, PlaceError, Processes
 from deqbook.experiments.receipts import ReceiptError, provenance, read, versions
 from deqbook.experiments.worker import Checkpoint, NoRoom, Setting, work
-
-TESTS = Path(tiny_experiment.__file__).parent
-
-
-@pytest.fixture
-def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TINY", str(tmp_path))
-    # Other processes have to find the tiny experiment.
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    return tmp_path / "r.json"
 
 
 def reference() -> list[dict[str, object]]:
@@ -66,13 +53,6 @@ def whole(out: Path) -> None:
     """Check the same where no process was killed: every case ended once, every step was taken."""
     same(out)
     assert Counter(noted("end")) == Counter({f"end {x}": 1 for x in range(1, 7)})
-
-
-def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 # --- without faults -------------------------------------------------------------------------------
@@ -262,59 +242,6 @@ def _quiet(out: Path) -> bool:
 
 # --- a cluster ------------------------------------------------------------------------------------
 
-distributed = pytest.importorskip("distributed")
-
-
-@pytest.fixture
-def cluster(out: Path) -> Iterator[Callable[[], str]]:
-    """Start a scheduler and two workers, separate processes; calling it again restarts them all."""
-    running: list[subprocess.Popen[bytes]] = []
-    port = _free_port()
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-
-    def stop() -> None:
-        for process in running:
-            process.kill()
-        for process in running:
-            process.wait()
-        running.clear()
-
-    def start() -> str:
-        stop()
-        address = f"tcp://127.0.0.1:{port}"
-        env = os.environ | {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "3"}
-        running.append(
-            subprocess.Popen(
-                [*_cli("scheduler"), "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"],
-                env=env,
-                **quiet,
-            )
-        )
-        workers = ["--nworkers", "2", "--nthreads", "1", "--no-dashboard"]
-        running.append(
-            subprocess.Popen(
-                [*_cli("worker"), address, *workers, "--local-directory", str(out.parent)],
-                env=env,
-                **quiet,
-            )
-        )
-        return address
-
-    yield start
-    stop()
-
-
-def _cli(name: str) -> list[str]:
-    return [sys.executable, "-m", f"distributed.cli.dask_{name}"]
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
 
 def test_a_cluster_with_a_killed_worker_and_a_case_that_raises(out: Path, cluster) -> None:
     (out.parent / "kill-4").touch()
@@ -344,17 +271,6 @@ def test_a_cluster_whose_scheduler_is_restarted(out: Path, cluster) -> None:
     same(out)
 
 
-def test_claims_run_on_a_cluster_too(cluster, capsys) -> None:
-    here = ["verify", "gao2022.lemma2.2", "--seeds", "2", "--json", "--jobs", "1"]
-    rows = []
-    for more in ([], ["--scheduler", cluster()]):
-        assert main(here + more) == 0
-        rows.append(json.loads(capsys.readouterr().out)["claims"])
-    alone, together = rows
-    assert verify.differences(alone, together) == []
-    assert [run["seed"] for run in together[0]["runs"]] == [0, 1]
-
-
 def test_no_scheduler_is_said(out: Path) -> None:
     with pytest.raises(PlaceError, match="no scheduler with a worker answered at tcp://127"):
-        go(out, Cluster(f"tcp://127.0.0.1:{_free_port()}", patience=0.5))
+        go(out, Cluster(f"tcp://127.0.0.1:{free_port()}", patience=0.5))

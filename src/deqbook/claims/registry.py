@@ -11,10 +11,10 @@ import pkgutil
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
 import torch
 
@@ -652,8 +652,15 @@ def _evidence_json(e: Evidence) -> dict[str, object]:
     }
 
 
+class Mapper(Protocol):
+    """What maps a function over rows of arguments, in their order: any executor does."""
+
+    def map(self, fn: Callable[..., Any], /, *arguments: Iterable[Any]) -> Iterator[Any]:
+        """Yield ``fn(*row)`` for every row."""
+
+
 def verify(
-    ids: Sequence[str], *, seeds: int | Sequence[int] = 5, executor: Executor | None = None
+    ids: Sequence[str], *, seeds: int | Sequence[int] = 5, executor: Mapper | None = None
 ) -> Iterator[Verdict]:
     """Run claims over these seeds (a number: 0…seeds-1), yielding verdicts in order when ready.
 
@@ -669,9 +676,10 @@ def verify(
         for one in claims:
             yield Verdict(one, tuple(check(one.id, seed=s) for s in chosen))
         return
-    jobs = {one.id: [executor.submit(_job, one.id, s) for s in chosen] for one in claims}
+    pairs = [(one.id, s) for one in claims for s in chosen]
+    found = executor.map(_job, *zip(*pairs)) if pairs else iter(())
     for one in claims:
-        yield Verdict(one, tuple(job.result() for job in jobs[one.id]))
+        yield Verdict(one, tuple(islice(found, len(chosen))))
 
 
 def _job(claim_id: str, seed: int) -> Evidence:

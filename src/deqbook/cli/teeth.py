@@ -7,8 +7,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deqbook.teeth.survey import Report
 
 __all__ = ["add_parser", "run"]
 
@@ -32,6 +37,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--computation", type=int, metavar="N", help="bugs in code (default 12)")
     parser.add_argument("--statement", type=int, metavar="N", help="errors in bounds (default 8)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="run on a Dask cluster, a claim at a time on each worker; see deqbook verify",
+    )
     parser.add_argument("--log", type=Path, default=LOG, help=f"where to go on (default {LOG})")
     parser.add_argument("--receipt", type=Path, metavar="FILE", help="enter the counts into FILE")
     parser.add_argument(
@@ -54,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     from deqbook.claims.registry import load_chapters
     from deqbook.cli.verify import choose
+    from deqbook.experiments.places import PlaceError
     from deqbook.teeth import survey
 
     torch.set_num_threads(1)
@@ -68,31 +79,54 @@ def run(args: argparse.Namespace) -> int:
         return _reread(ids, args)
     width = max((len(i) for i in ids), default=0)
     started, kept, failed = time.perf_counter(), {}, 0
-    for claim_id in ids:
-        try:
-            (report,) = survey.survey(
-                [claim_id],
-                sample=args.sample,
-                each=(args.computation, args.statement),
-                seed=args.seed,
-                jobs=args.jobs,
-                log=args.log,
-            )
-        except ValueError as error:
-            print(f"{claim_id:{width}}  {error}", flush=True)
-            failed += 1
-            continue
-        kept[claim_id] = report.as_json()
-        print(f"{claim_id:{width}}  {_counts(kept[claim_id])}  {report.seconds:6.1f} s", flush=True)
-        if not args.quiet:
-            for f in report.survivors:
-                why = f" [{f.excuse.reason}]" if f.excuse else ""
-                print(f"    {f.kind}: {f.place}, line {f.line}: {f.change}{why}", flush=True)
+    try:
+        for claim_id, report in zip(ids, _reports(ids, args)):
+            if isinstance(report, str):
+                print(f"{claim_id:{width}}  {report}", flush=True)
+                failed += 1
+                continue
+            kept[claim_id] = report.as_json()
+            counts = _counts(kept[claim_id])
+            print(f"{claim_id:{width}}  {counts}  {report.seconds:6.1f} s", flush=True)
+            if not args.quiet:
+                for f in report.survivors:
+                    why = f" [{f.excuse.reason}]" if f.excuse else ""
+                    print(f"    {f.kind}: {f.place}, line {f.line}: {f.change}{why}", flush=True)
+    except PlaceError as error:
+        print(f"deqbook teeth: {error}", file=sys.stderr)
+        return 2
     total = survey.totals(kept.values())
     print(f"{len(kept)} claims: {_counts(total)}; {time.perf_counter() - started:.0f} s.")
     if args.receipt is not None:
         _enter(args.receipt, kept, args)
     return 1 if failed else 0
+
+
+def _reports(ids: list[str], args: argparse.Namespace) -> Iterator[Report | str]:
+    """Yield the report of each claim, or why there is none: from here, or from a cluster."""
+    from deqbook.teeth import survey
+
+    how = {"sample": args.sample, "each": (args.computation, args.statement), "seed": args.seed}
+    if args.scheduler is None:
+        for claim_id in ids:
+            try:
+                yield from survey.survey([claim_id], jobs=args.jobs, log=args.log, **how)
+            except ValueError as error:
+                yield str(error)
+        return
+    from deqbook.experiments.places import Cluster
+    from deqbook.experiments.serving import Steady
+    from deqbook.teeth.apart import survey_apart
+
+    known = {i: [row for row in survey.noted(args.log) if row.claim == i] for i in ids}
+    work = partial(survey_apart, **how)
+    for report, new in Steady(Cluster(args.scheduler), _complain).map(work, ids, known.values()):
+        survey.note(new, args.log)
+        yield report
+
+
+def _complain(text: str) -> None:
+    print(f"deqbook teeth: {text}", file=sys.stderr)
 
 
 def _reread(ids: list[str], args: argparse.Namespace) -> int:

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from deqbook.claims.registry import load_chapters, verify
     from deqbook.experiments.places import PlaceError
     from deqbook.experiments.places import chosen as place
+    from deqbook.experiments.serving import Steady
     from deqbook.runtime import progress
 
     registry = load_chapters()
@@ -103,12 +103,11 @@ def run(args: argparse.Namespace) -> int:
     ids = [c.id for c in chosen]
     workers = min(args.jobs, len(ids) * len(args.seeds))
     alone = workers == 1 and args.scheduler is None
+    executor = None if alone else Steady(place(workers, args.scheduler), _complain)
     try:
-        with nullcontext((None, 1)) if alone else place(workers, args.scheduler).open() as pool:
-            executor, _ = pool
-            for verdict in verify(ids, seeds=args.seeds, executor=executor):
-                verdicts.append(verdict)
-                progress(f"{len(verdicts)}/{len(ids)} {verdict.claim.id}: {verdict.status}")
+        for verdict in verify(ids, seeds=args.seeds, executor=executor):
+            verdicts.append(verdict)
+            progress(f"{len(verdicts)}/{len(ids)} {verdict.claim.id}: {verdict.status}")
     except PlaceError as error:
         print(f"deqbook verify: {error}", file=sys.stderr)
         return 2
@@ -126,6 +125,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_ledger(verdicts, len(args.seeds), seconds)
     return 0 if all(v.ok for v in verdicts) else 1
+
+
+def _complain(text: str) -> None:
+    print(f"deqbook verify: {text}", file=sys.stderr)
 
 
 def differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:

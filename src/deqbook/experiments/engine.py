@@ -12,8 +12,10 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +33,18 @@ from deqbook.experiments.receipts import (
     versions,
     write,
 )
+from deqbook.experiments.serving import Done, GivenUp, lost, serve
 from deqbook.experiments.worker import NoRoom, OutOfTime, Setting, key_of, line, replace_file, work
+from deqbook.runtime import progress
 
 __all__ = ["Failure", "Outcome", "Unfinished", "execute", "span"]
 
 KEYS = {"group", "case", "result", "seconds"}
-TRIES = 3
-"""How often a place may break in a row without finishing a case."""
-
 GRACE = 20.0
 """Seconds after the end of the budget in which a case may reach its checkpoint."""
+
+BAR = 30
+"""Letters of the bar that a terminal shows."""
 
 
 @dataclass(frozen=True)
@@ -140,14 +144,26 @@ class _Clock:
         self.spent += seconds
         self.paid += self.cost(case)
 
-    def expect(self, case: Any) -> float | None:
-        return self.spent / self.paid * self.cost(case) if self.paid > 0 else None
+    def expect(self, case: Any, gone: float = 0.0) -> float:
+        """Return the seconds left of a case that has run for ``gone``; 0 if nobody knows yet."""
+        return max(self.spent / self.paid * self.cost(case) - gone, 0.0) if self.paid > 0 else 0.0
 
-    def total(self, cases: Sequence[Any], slots: int) -> float | None:
-        each = [self.expect(case) for case in cases]
-        known = [s for s in each if s is not None]
-        # No schedule is shorter than its longest case.
-        return max(sum(known) / slots, max(known, default=0.0)) if len(known) == len(each) else None
+    def left(self, rest: Sequence[Any], slots: int, gone: Sequence[float] = ()) -> float | None:
+        """Return the seconds left, where the first of the ``rest`` have run for so long."""
+        if self.paid == 0:
+            return None
+        each = [self.expect(*one) for one in zip_longest(rest, gone, fillvalue=0.0)]
+        return max(sum(each) / slots, max(each, default=0.0))  # none ends before its longest case
+
+    def bar(self, done: int, total: int, rest: Sequence[Any], gone: Sequence[float]) -> str:
+        """Return a bar and the time left, where the first of the ``rest`` run."""
+        told = f"{done} of {total} cases"
+        left = self.left(rest, len(gone), gone)
+        if left is None:
+            return told
+        ahead = sum(self.expect(*one) for one in zip_longest(rest, gone, fillvalue=0.0))
+        share = round(BAR * (1 - ahead / (self.spent + sum(map(self.expect, rest)))))
+        return f"{'█' * share}{'░' * (BAR - share)} {told}, about {span(left)} left"
 
 
 @dataclass
@@ -164,7 +180,7 @@ class _Run:
     clock: _Clock
     done: dict[str, dict[str, Any]]
     failures: list[Failure] = field(default_factory=list)
-    stopped: list[Job] = field(default_factory=list)
+    since: dict[str, float] = field(default_factory=dict)
     no_room: NoRoom | None = None
     ran: int = 0
 
@@ -173,25 +189,37 @@ class _Run:
 
     def at(self, place: Place) -> None:
         """Run everything that waits, opening the place again when it breaks."""
-        broken = 0
-        while self.waiting and not self.no_room:
-            before = len(self.done)
-            running: dict[Future[Any], Job] = {}
-            try:
-                with place.open() as (executor, slots):
-                    self._drain(executor, slots, running)
-            except place.lost as error:
-                # Whatever was on its way waits again; a worker that still finishes leaves a file.
-                self.waiting += running.values()
-                broken = 1 if len(self.done) > before else broken + 1
-                self.said(f"a worker or the scheduler was lost ({type(error).__name__}); again.")
-                if broken >= TRIES:
-                    told = f"lost {TRIES} times in a row, {place}: {error!r}"
-                    self.failures += [self._failure(job, told) for job in running.values()]
-                    return
-                self._find_finished()
-            else:
-                return
+        try:
+            with closing(
+                serve(place, self._choose, self._submit, self._again, meanwhile=self._meanwhile)
+            ) as served:
+                for done in served:
+                    progress("")
+                    self._take(done)
+        except GivenUp as error:
+            left = [job for job in error.jobs if job in self.waiting]
+            self.failures += [self._failure(job, str(error)) for job in left]
+        finally:
+            progress("")
+
+    def _submit(self, executor: Executor, job: Job) -> Future[Any]:
+        how = self.experiment
+        self.since[self.key(job)] = time.time()
+        return executor.submit(work, how.run, how.plain, *job, self.setting)
+
+    def _again(self, jobs: Sequence[Job], error: BaseException) -> None:
+        """Let what was on its way wait again; a worker that still finishes leaves a file."""
+        self.waiting += jobs
+        self.said(lost(error))
+        self._find_finished()
+
+    def _meanwhile(self, running: Sequence[Job]) -> bool:
+        """Show how far it is; tell whether the budget ended so long ago that all is kept."""
+        now = time.time()
+        gone = [now - self.since[self.key(job)] for job in running]
+        cases = [case for _, case in [*running, *self.waiting]]
+        progress(self.clock.bar(len(self.done), self.total, cases, gone))
+        return now > self.setting.until + GRACE
 
     def _find_finished(self) -> None:
         """Take over what workers finished while nobody listened."""
@@ -201,31 +229,15 @@ class _Run:
                 self.ran += 1
         self.waiting = [job for job in self.waiting if self.key(job) not in self.done]
 
-    def _drain(self, executor: Executor, slots: int, running: dict[Future[Any], Job]) -> None:
-        while running or self._choose(peek=True) is not None:
-            while len(running) < slots and (job := self._choose()) is not None:
-                how = self.experiment
-                future = executor.submit(work, how.run, how.plain, *job, self.setting)
-                running[future] = job
-            finished, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
-            if not finished and time.time() > self.setting.until + GRACE:
-                self.stopped += running.values()  # leaving the place ends them
-                running.clear()
-                return
-            for future in finished:
-                self._take(future, running, slots)
-
-    def _take(self, future: Future[Any], running: dict[Future[Any], Job], slots: int) -> None:
-        job = running[future]
+    def _take(self, done: Done[Job]) -> None:
+        job = done.job
         try:
-            entry = future.result()
+            entry = done.future.result()
         except OutOfTime:
-            self.stopped.append(job)
+            return  # its checkpoint waits for the next start
         except NoRoom as full:
             self.no_room = full
         except Exception as error:
-            if future.cancelled() or _is_lost(error):
-                raise
             self.failures.append(self._failure(job, "".join(traceback.format_exception(error))))
             self.said(f"FAILED {job[0]} {job[1]}: {error!r}; the others go on.")
         else:
@@ -233,16 +245,15 @@ class _Run:
             self.done[self.key(job)] = entry
             self.ran += 1
             self.clock.learn(job[1], entry["seconds"])
-            self._tell(job, entry["seconds"], [j for f, j in running.items() if f != future], slots)
-        del running[future]
+            self._tell(job, entry["seconds"], done.running, done.slots)
 
-    def _tell(self, job: Job, seconds: float, running: list[Job], slots: int) -> None:
+    def _tell(self, job: Job, seconds: float, running: Sequence[Job], slots: int) -> None:
         rest = [case for _, case in [*self.waiting, *running]]
-        left = self.clock.total(rest, slots)
+        left = self.clock.left(rest, slots)
         words = f"; about {span(left)} left" if rest and left is not None else ""
         self.said(f"{len(self.done)}/{self.total} {job[0]}: {span(seconds)}{words}")
 
-    def _choose(self, *, peek: bool = False) -> Job | None:
+    def _choose(self) -> Job | None:
         """Return the case to begin next, or ``None`` if there is none or no time for one."""
         if self.no_room or not self.waiting or time.time() > self.setting.until:
             return None
@@ -251,21 +262,15 @@ class _Run:
         if self.clock.paid == 0 or self.cheapest_first:
             order = order[::-1]  # the cheapest calibrates the estimate
         left = self.setting.until - time.time()
-        fits = [j for j in order if (self.clock.expect(j[1]) or 0.0) <= left]
+        fits = [j for j in order if self.clock.expect(j[1]) <= left]
         # A case that keeps checkpoints may begin even if the budget will not see its end.
         chosen = fits[0] if fits else (order[0] if self.experiment.checkpoints else None)
-        if chosen is not None and not peek:
+        if chosen is not None:
             self.waiting.remove(chosen)
         return chosen
 
     def _failure(self, job: Job, text: str) -> Failure:
         return Failure(job[0], self.experiment.plain(job[1]), text)
-
-
-def _is_lost(error: BaseException) -> bool:
-    """Tell whether the executor broke, and not the case."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"BrokenExecutor", "CancelledError", "CommClosedError"})
 
 
 def execute(
@@ -359,7 +364,7 @@ def _confirmed(
 
 def _announce(run: _Run, place: Place) -> None:
     cases = [case for _, case in run.waiting]
-    total = run.clock.total(cases, 1)
+    total = run.clock.left(cases, 1)
     words = "the cheapest first, to see how long the rest takes"
     if total is not None:
         words = f"about {span(total)} on one core, from those that are done"

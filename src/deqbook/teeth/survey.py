@@ -27,6 +27,8 @@ __all__ = [
     "Report",
     "excuses",
     "module_of",
+    "note",
+    "noted",
     "reread",
     "stale",
     "survey",
@@ -239,21 +241,32 @@ def survey(
     ``each`` says how many of what is computed and of what is stated. Results are appended to
     ``log``, and those that stand there for the same code are not computed again.
     """
-    known = _read(log)
+    known = {(row.claim, row.key, row.digest): row for row in noted(log)}
     for claim_id in ids:
         yield _one(claim_id, sample, each, seed, jobs, log, known)
 
 
-def _read(log: Path | None) -> dict[tuple[str, str, str], Found]:
+def noted(log: Path | None) -> list[Found]:
+    """Return what stands in a log."""
     if log is None or not log.is_file():
-        return {}
+        return []
     rows = []
     for line in log.read_text(encoding="utf-8").splitlines():
         try:
             rows.append(Found(**json.loads(line)))
         except (json.JSONDecodeError, TypeError):
             continue  # the line that an interruption cut
-    return {(row.claim, row.key, row.digest): row for row in rows}
+    return rows
+
+
+def note(rows: Iterable[Found], log: Path | None) -> None:
+    """Append what became of mutants to the log."""
+    if log is None:
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
 
 
 def _one(
@@ -320,10 +333,7 @@ def _one(
             marks[m.key],
         )
         done[m.key] = row
-        if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+        note([row], log)
     found = tuple(done[s.mutant.key] for _, s in drawn if s.mutant.key in done)
     mutated = {f.place: digest(*f.place.split(":")) for f in found}
     return Report(claim_id, found, sum(f.seconds for f in found) + whole, own | mutated)
