@@ -57,13 +57,25 @@ def run(case: Tiny, checkpoint: Checkpoint) -> dict[str, Any]:
     return {"sum": state["sum"]}
 
 
-def _fault(case: Tiny) -> None:
-    if (_folder() / f"raise-{case.x}").exists():
-        raise ValueError(f"case {case.x} was told to raise")
-    kill = _folder() / f"kill-{case.x}"
+def once(x: int) -> int:
+    """Note that it ran, with nothing that would tell a second time from the first."""
+    note(f"ran {x}")
+    time.sleep(0.3)
+    _kill(x)
+    return x
+
+
+def _kill(x: int) -> None:
+    kill = _folder() / f"kill-{x}"
     if kill.exists():
         kill.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fault(case: Tiny) -> None:
+    if (_folder() / f"raise-{case.x}").exists():
+        raise ValueError(f"case {case.x} was told to raise")
+    _kill(case.x)
     if (_folder() / f"full-{case.x}").exists():  # no file may grow beyond this any more
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, hard))

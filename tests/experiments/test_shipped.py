@@ -164,7 +164,7 @@ def test_a_path_comes_out_again(profile: str, tmp_path: Path) -> None:
 
 def of_first_epoch(case: cell.CellTraining, at: Path) -> dict[str, Any]:
     """Return what a training keeps until its first epoch is judged, with its own schedule."""
-    for _ in range(2):  # a budget that is over ends a run at its next checkpoint: an epoch's end
+    for _ in range(2):  # a budget that is over ends a run at its next checkpoint: an epoch judged
         with pytest.raises(OutOfTime):
             cell.train(case, Checkpoint(at, until=0.0))
     return Checkpoint(at).load(partial(torch.load, weights_only=True))["kept"]
@@ -186,6 +186,8 @@ def test_the_first_epoch_of_a_cell_in_training_comes_out_again(
         assert (now["epoch"], now["classes"]) == (old["epoch"], old["classes"])
         for key in ("steps", "ratio", "separation"):
             assert now[key] == pytest.approx(old[key], rel=close)
+    if profile == "paper":  # the small run is enough of a control
+        return
     other = of_first_epoch(replace(case, seed=77), tmp_path / "d")
     assert other["loss"] != pytest.approx(then["loss"][:2], rel=1e-2)
     assert other["looks"][0]["ratio"] != pytest.approx(then["looks"][0]["ratio"], rel=1e-2)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deqbook.teeth.survey import Report
+    from deqbook.teeth.survey import Found, Report
 
 __all__ = ["add_parser", "run"]
 
@@ -58,6 +58,9 @@ def run(args: argparse.Namespace) -> int:
     if sys.version_info < (3, 11) or not hasattr(os, "fork"):
         print("deqbook teeth: needs Python 3.11 or newer, and fork (Linux).", file=sys.stderr)
         return 2
+    if args.jobs < 1:
+        print("deqbook teeth: --jobs must be at least 1.", file=sys.stderr)
+        return 2
     # A forked child of a process with threads may hang: one thread, from the first import on.
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
@@ -78,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if args.reasons:
         return _reread(ids, args)
     width = max((len(i) for i in ids), default=0)
-    started, kept, failed = time.perf_counter(), {}, 0
+    started, kept, failed, broken = time.perf_counter(), {}, 0, False
     try:
         for claim_id, report in zip(ids, _reports(ids, args)):
             if isinstance(report, str):
@@ -93,13 +96,13 @@ def run(args: argparse.Namespace) -> int:
                     why = f" [{f.excuse.reason}]" if f.excuse else ""
                     print(f"    {f.kind}: {f.place}, line {f.line}: {f.change}{why}", flush=True)
     except PlaceError as error:
-        print(f"deqbook teeth: {error}", file=sys.stderr)
-        return 2
+        _complain(f"{error} What is done is in {args.log}: the same command goes on.")
+        broken = True
     total = survey.totals(kept.values())
     print(f"{len(kept)} claims: {_counts(total)}; {time.perf_counter() - started:.0f} s.")
     if args.receipt is not None:
         _enter(args.receipt, kept, args)
-    return 1 if failed else 0
+    return 2 if broken else 1 if failed else 0
 
 
 def _reports(ids: list[str], args: argparse.Namespace) -> Iterator[Report | str]:
@@ -118,14 +121,18 @@ def _reports(ids: list[str], args: argparse.Namespace) -> Iterator[Report | str]
     from deqbook.experiments.serving import Steady
     from deqbook.teeth.apart import survey_apart
 
-    known = {i: [row for row in survey.noted(args.log) if row.claim == i] for i in ids}
-    work = partial(survey_apart, **how)
-    for report, new in Steady(Cluster(args.scheduler), _complain).map(work, ids, known.values()):
-        survey.note(new, args.log)
+    known: dict[str, list[Found]] = {claim_id: [] for claim_id in ids}
+    for row in survey.noted(args.log):
+        known.get(row.claim, []).append(row)
+    place = Steady(Cluster(args.scheduler), _complain, lambda done: survey.note(done[1], args.log))
+    for report, _ in place.map(partial(survey_apart, **how), ids, known.values()):
         yield report
 
 
 def _complain(text: str) -> None:
+    from deqbook.runtime import progress
+
+    progress("")
     print(f"deqbook teeth: {text}", file=sys.stderr)
 
 

@@ -100,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     started = time.perf_counter()
     verdicts: list[Verdict] = []
+    broken = False
     ids = [c.id for c in chosen]
     workers = min(args.jobs, len(ids) * len(args.seeds))
     alone = workers == 1 and args.scheduler is None
@@ -109,8 +110,8 @@ def run(args: argparse.Namespace) -> int:
             verdicts.append(verdict)
             progress(f"{len(verdicts)}/{len(ids)} {verdict.claim.id}: {verdict.status}")
     except PlaceError as error:
-        print(f"deqbook verify: {error}", file=sys.stderr)
-        return 2
+        broken = True
+        _complain(f"{error} {len(verdicts)} of {len(ids)} claims are done.")
     finally:
         progress("")
     seconds = time.perf_counter() - started
@@ -118,16 +119,21 @@ def run(args: argparse.Namespace) -> int:
     if args.against is not None:
         lines = differences(json.loads(args.against.read_text(encoding="utf-8"))["claims"], rows)
         print("\n".join([*lines, f"{len(lines)} differences from {args.against.name}."]))
-        return 1 if lines else 0
+        return 2 if broken else 1 if lines else 0
     if args.json:
         document = {"version": __version__, "seeds": list(args.seeds), "seconds": round(seconds, 1)}
         print(json.dumps({**document, "claims": rows}, ensure_ascii=False, indent=1))
     else:
         _print_ledger(verdicts, len(args.seeds), seconds)
+    if broken:
+        return 2
     return 0 if all(v.ok for v in verdicts) else 1
 
 
 def _complain(text: str) -> None:
+    from deqbook.runtime import progress
+
+    progress("")
     print(f"deqbook verify: {text}", file=sys.stderr)
 
 
@@ -201,7 +207,7 @@ def _standing(verdict: Verdict) -> str:
 
 
 def _print_ledger(verdicts: list[Verdict], seeds: int, seconds: float) -> None:
-    width = max(len(v.claim.id) for v in verdicts)
+    width = max((len(v.claim.id) for v in verdicts), default=0)
     for v in verdicts:
         broken = sum(c.breaks for e in v.evidence for c in e.controls)
         total = sum(len(e.controls) for e in v.evidence)

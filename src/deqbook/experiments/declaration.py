@@ -89,6 +89,7 @@ class Experiment:
     kept, ready for JSON; it must be importable, and depend on the case alone. ``cost(case)`` is
     its relative length. ``code`` names the modules of the package that ``run`` uses beside the
     library, ``data`` the bundled sets. ``reason`` says why the rules are what they are.
+    ``smaller`` says where the profile ``paper`` stays below what is published.
     ``ready(jobs, cpu)`` may say something before a run and refuse it (``False``).
     """
 
@@ -107,6 +108,7 @@ class Experiment:
     draw: Callable[[Results], Figure]
     code: tuple[str, ...]
     differs: str = ""
+    smaller: str = ""
     data: tuple[str, ...] = ()
     plain: Callable[[Any], dict[str, Any]] = plain
     shipped: Mapping[str, Path] = field(default_factory=dict)

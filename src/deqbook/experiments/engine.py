@@ -43,6 +43,9 @@ KEYS = {"group", "case", "result", "seconds"}
 GRACE = 20.0
 """Seconds after the end of the budget in which a case may reach its checkpoint."""
 
+INSTANT = 0.05
+"""Seconds that a case counts for at least: times are kept to a tenth."""
+
 BAR = 30
 """Letters of the bar that a terminal shows."""
 
@@ -141,7 +144,7 @@ class _Clock:
     paid: float = 0.0
 
     def learn(self, case: Any, seconds: float) -> None:
-        self.spent += seconds
+        self.spent += max(seconds, INSTANT)
         self.paid += self.cost(case)
 
     def expect(self, case: Any, gone: float = 0.0) -> float:
@@ -210,6 +213,7 @@ class _Run:
     def _again(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Let what was on its way wait again; a worker that still finishes leaves a file."""
         self.waiting += jobs
+        progress("")
         self.said(lost(error))
         self._find_finished()
 

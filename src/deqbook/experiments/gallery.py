@@ -85,8 +85,9 @@ class Shown:
     def word(self) -> str:
         """The verdict, and whether it is one about less than what is published."""
         small = self.profile == "book" and self.experiment.published != "none"
-        without = f", without {self.left_out}" if self.left_out else ""
-        return self.verdict.word + (", in miniature" if small else "") + without
+        size = "in miniature" if small else self.experiment.smaller
+        without = f"without {self.left_out}" if self.left_out else ""
+        return ", ".join(filter(None, (self.verdict.word, size, without)))
 
     @property
     def time(self) -> str:

@@ -6,6 +6,7 @@ executor is gone, not that a case failed: then the engine opens another one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing
 import os
@@ -26,14 +27,14 @@ class PlaceError(RuntimeError):
 
 
 class Place(Protocol):
-    """Something that runs cases: ``open`` it, and submit ``slots`` cases at a time."""
+    """Something that runs cases: ``open`` it, and submit ``slots()`` cases at a time."""
 
     @property
     def lost(self) -> tuple[type[BaseException], ...]:
         """What a future raises when the executor is gone."""
 
-    def open(self) -> contextlib.AbstractContextManager[tuple[Executor, int]]:
-        """Return the executor and how many cases it runs at a time."""
+    def open(self) -> contextlib.AbstractContextManager[tuple[Executor, Callable[[], int]]]:
+        """Return the executor, and what tells how many cases it runs at a time now."""
 
     def __str__(self) -> str: ...
 
@@ -57,9 +58,9 @@ class Here:
     lost: tuple[type[BaseException], ...] = ()
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[tuple[Executor, int]]:
+    def open(self) -> Iterator[tuple[Executor, Callable[[], int]]]:
         """Open an executor that runs a case at once."""
-        yield _Inline(), 1
+        yield _Inline(), lambda: 1
 
     def __str__(self) -> str:
         return "in this process"
@@ -73,14 +74,14 @@ class Processes:
     lost: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[tuple[Executor, int]]:
+    def open(self) -> Iterator[tuple[Executor, Callable[[], int]]]:
         """Open a pool; what still runs when it is left is ended."""
         # "spawn": a forked child of a process that has used torch's threads can hang.
         context = multiprocessing.get_context("spawn")
         before = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(self.jobs, mp_context=context, initializer=_end_with_parent)
         try:
-            yield pool, self.jobs
+            yield pool, lambda: self.jobs
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             ours = set(multiprocessing.active_children()) - before
@@ -114,7 +115,9 @@ class _Dask(Executor):
 
     def __init__(self, client: Any):
         self.client = client
-        self.kept: list[Any] = []  # Dask forgets a task whose future nobody holds
+        # Dask forgets a task whose future nobody holds. One that is done is let go: else what a
+        # worker had finished would run again when the worker ends.
+        self.kept: dict[int, Any] = {}
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -122,13 +125,16 @@ class _Dask(Executor):
         def done(remote: Any) -> None:
             try:
                 result = remote.result()
+            except _distributed().scheduler.KilledWorker as error:
+                future.set_exception(PlaceError(f"{error} Does it need more memory?"))
             except BaseException as error:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+            self.kept.pop(id(remote), None)
 
         remote = self.client.submit(fn, *args, pure=False, **kwargs)
-        self.kept.append(remote)
+        self.kept[id(remote)] = remote
         remote.add_done_callback(done)
         return future
 
@@ -152,18 +158,24 @@ class Cluster:
         return (CancelledError, client.FutureCancelledError, _distributed().comm.CommClosedError)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[tuple[Executor, int]]:
-        """Connect, and wait for a worker; ``PlaceError`` if nobody answers."""
+    def open(self) -> Iterator[tuple[Executor, Callable[[], int]]]:
+        """Connect, and wait for a worker; ``PlaceError`` if nobody answers, or all workers go."""
         client = self._connect()
         try:
-            slots = sum(client.nthreads().values())
-            yield _Dask(client), max(slots, 1)
+            yield _Dask(client), _Slots(self, client)
         finally:
             with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told goodbye
                 client.close(timeout=5)
 
     def _connect(self) -> Any:
         distributed, end = _distributed(), time.monotonic() + self.patience
+        try:
+            import_module("distributed.comm").get_address_host_port(self.address, strict=True)
+        except ValueError as error:
+            raise PlaceError(
+                f"{self.address!r} is no address of a scheduler ({error}); write tcp://HOST:PORT, "
+                "as `dask scheduler` prints it."
+            ) from None
         while True:
             left = end - time.monotonic()
             try:
@@ -176,17 +188,40 @@ class Cluster:
                     client.close(timeout=1)
                     raise
                 return client
-            except (OSError, TimeoutError) as error:
+            except (OSError, TimeoutError, asyncio.TimeoutError) as error:
                 if time.monotonic() > end:
-                    raise PlaceError(
-                        f"no scheduler with a worker answered at {self.address} for "
-                        f"{self.patience:.0f} s ({error}). Start `dask scheduler` and "
-                        "`dask worker`, or leave --scheduler out."
-                    ) from None
+                    raise self.nobody(str(error)) from None
                 time.sleep(0.2)
+
+    def nobody(self, why: str) -> PlaceError:
+        """Return what to say when there is no worker for so long."""
+        return PlaceError(
+            f"no scheduler with a worker answered at {self.address} for {self.patience:.0f} s "
+            f"({why}). Start `dask scheduler` and `dask worker`, or leave --scheduler out."
+        )
 
     def __str__(self) -> str:
         return f"on the cluster at {self.address}"
+
+
+class _Slots:
+    """How many cases a cluster runs at a time; workers may come and go, so it is asked again."""
+
+    def __init__(self, cluster: Cluster, client: Any):
+        self.cluster, self.client = cluster, client
+        self.found, self.asked, self.seen = 0, float("-inf"), time.monotonic()
+
+    def __call__(self) -> int:
+        now = time.monotonic()
+        if now - self.asked > 1.0:
+            self.asked = now
+            with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError):
+                self.found = sum(self.client.nthreads().values())
+            if self.found:
+                self.seen = now
+            elif now - self.seen > self.cluster.patience:
+                raise self.cluster.nobody("all workers went away")
+        return max(self.found, 1)
 
 
 def chosen(jobs: int, scheduler: str | None) -> Place:

@@ -54,7 +54,8 @@ def serve(
     handed to ``again``, which lets ``choose`` give it once more, and the place is opened anew;
     ``GivenUp`` after ``TRIES`` times in a row. While nothing ends, ``meanwhile`` is called every
     second with what runs; if it says so, the place is left with that. Close the iterator
-    (``contextlib.closing``) where its consumer may raise: that ends the workers.
+    (``contextlib.closing``) where its consumer may raise: that leaves the place, which ends the
+    processes of a pool; on a cluster a job that runs goes on to its end.
     """
     broken = 0
     while (job := choose()) is not None:  # a place is not opened for nothing
@@ -74,14 +75,16 @@ def serve(
                             if (loss := _loss(future, place)) is not None:
                                 raise loss
                             broken = 0
-                            yield Done(running.pop(future), future, tuple(running.values()), slots)
-                    if len(running) < slots and (job := choose()) is not None:
+                            job = running.pop(future)
+                            yield Done(job, future, tuple(running.values()), slots())
+                    if len(running) < slots() and (job := choose()) is not None:
                         begun = [job]
             return
         except place.lost as error:
             for future in [f for f in running if f.done() and _loss(f, place) is None]:
                 broken = 0  # it ended before the place broke
-                yield Done(running.pop(future), future, tuple(running.values()), slots)
+                job = running.pop(future)
+                yield Done(job, future, tuple(running.values()), len(running) + 1)
             jobs, broken = [*running.values(), *begun], broken + 1
             again(jobs, error)
             if broken == TRIES:
@@ -99,10 +102,14 @@ def _loss(future: Future[Any], place: Place) -> BaseException | None:
 
 @dataclass(frozen=True)
 class Steady:
-    """The ``map`` of an executor, in a place that may lose its workers or its scheduler."""
+    """The ``map`` of an executor, in a place that may lose its workers or its scheduler.
+
+    ``said`` is told of losses; ``kept`` is given every result at once, before its turn comes.
+    """
 
     place: Place
     said: Callable[[str], None] = lambda text: None
+    kept: Callable[[Any], object] = lambda result: None
 
     def map(self, work: Callable[..., Any], /, *arguments: Iterable[Any]) -> Iterator[Any]:
         """Yield ``work(*row)`` for the rows of the arguments, in their order, or raise in its turn.
@@ -125,12 +132,20 @@ class Steady:
             waiting.extendleft(sorted(jobs, reverse=True, key=lambda job: job[0]))
             self.said(lost(error))
 
-        with closing(serve(self.place, choose, submit, again)) as served:
-            for done in served:
-                ready[done.job[0]] = done.future
-                while given in ready:
-                    yield ready.pop(given).result()
-                    given += 1
+        try:
+            with closing(serve(self.place, choose, submit, again)) as served:
+                for done in served:
+                    ready[done.job[0]] = done.future
+                    if done.future.exception() is None:
+                        self.kept(done.future.result())
+                    while given in ready:
+                        yield ready.pop(given).result()
+                        given += 1
+        except GivenUp as error:
+            rows = tuple(row for _, row in error.jobs)
+            told = ", ".join(str(row[0]) for row in rows)
+            remedy = "Do they need more memory? Try fewer at a time."
+            raise GivenUp(f"{error}. On their way were: {told}. {remedy}", rows) from None
 
 
 def lost(error: BaseException) -> str:

@@ -78,7 +78,7 @@ def _below_one(group: str, results: Results) -> tuple[bool, str]:
 # --- gao2022 ------------------------------------------------------------------------------------
 
 STEPS_2022 = {"mnist01": 1.6e-3, "fashion01": 1.0e-3, "cifar01": 9e-4, "svhn01": 8e-4}
-"""At n = 1000. λ_max(H(0)) is at most 913, 1483, 1716 and 1860 for m = 500, 1000, 2000."""
+"""At n = 1000. λ_max(H(0)) is at most 913, 1483, 1716 and 1860 for m = 500 to 4000."""
 
 
 def gao2022_cases(ms: Sequence[int], n: int, epochs: int, seeds: Sequence[int]) -> list[Job]:
@@ -324,7 +324,7 @@ DRAWS = Experiment(
 # --- gao2023 ------------------------------------------------------------------------------------
 
 STEP_2023 = 0.8
-"""λ_max(H(0)) is at most 1.93 for m = 500, 1000, 2000 at n = 1000."""
+"""λ_max(H(0)) is at most 1.93 for m = 500 to 4000 at n = 1000."""
 
 
 def gao2023_cases(ms: Sequence[int], n: int, epochs: int, seeds: Sequence[int]) -> list[Job]:
@@ -369,11 +369,11 @@ GAO2023 = Experiment(
     published="n = 1000 (MNIST, 500 of each of two classes); widths, step and epochs not stated",
     sizes={
         "book": "n = 100; m = 50, 100, 200; 300 epochs; 2 seeds",
-        "paper": "n = 1000; m = 500, 1000, 2000; 1000 epochs; 1 seed",
+        "paper": "n = 1000; m = 500, 1000, 2000, 4000; 1000 epochs; 1 seed",
     },
     cases={
         "book": partial(gao2023_cases, (50, 100, 200), 100, 300, (0, 1)),
-        "paper": partial(gao2023_cases, (500, 1000, 2000), 1000, 1000, (0,)),
+        "paper": partial(gao2023_cases, (500, 1000, 2000, 4000), 1000, 1000, (0,)),
     },
     run=descent.run,
     plain=descent.plain,
@@ -412,7 +412,7 @@ GAO2023 = Experiment(
     ),
     draw=lambda results: draw_panels(results, FOUR_COLUMNS, ["mnist01"]),
     code=CODE,
-    differs="Step, epochs, widths and γ are ours: 0.8 of the edge, 1000, 500 to 2000, and 0.1.",
+    differs="Step, epochs, widths and γ are ours: 0.8 of the edge, 1000, 500 to 4000, and 0.1.",
     data=("mnist01",),
     shipped={
         "book": FOLDER / "results" / "gao2023_fig1.json",

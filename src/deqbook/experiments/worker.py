@@ -4,6 +4,7 @@ Everything about an unfinished command is in one folder, with a few files for ea
 
 - ``KEY.json`` the finished case, written in one move; its being there means that the case is done;
 - ``KEY.checkpoint`` how far an unfinished one got;
+- ``KEY.seconds`` how long that took;
 - ``KEY.room`` space that was set aside for the result before the case began;
 - ``KEY.lock`` held while the case runs, and let go by the system however the process ends.
 
@@ -136,6 +137,7 @@ def work(
     importable, because they are sent to other processes.
     """
     stored = dict(plain(case))
+    setting.folder.mkdir(parents=True, exist_ok=True)  # another machine may not see the command's
     file = setting.folder / f"{key_of(group, stored)}.json"
     with _locked(file.with_suffix(".lock")):
         if file.is_file():
@@ -149,8 +151,10 @@ def work(
         try:
             result = run(case, state)
         except OutOfTime:
-            clock.write_text(f"{before + time.perf_counter() - started:.1f}")
             room.unlink(missing_ok=True)
+            so_far = f"{before + time.perf_counter() - started:.1f}"
+            with contextlib.suppress(OSError):  # on a full disk the time is not worth an error
+                replace_file(clock, lambda new: new.write_text(so_far))
             raise
         except BaseException:
             room.unlink(missing_ok=True)

@@ -7,8 +7,10 @@ came of it.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,14 +40,20 @@ def survey_apart(
         )
         if done.returncode:
             told = done.stderr.strip().rpartition("\n")[2]
-            return told or f"{claim_id}: ended with status {done.returncode}.", []
+            how = told or f"the interpreter ended with status {done.returncode}"
+            return f"{claim_id}: {how}", noted(log)[len(known) :]
         report = json.loads(done.stdout)
         found = tuple(Found(**row) for row in report.pop("found"))
         return Report(found=found, **report), noted(log)[len(known) :]
 
 
+PR_SET_PDEATHSIG = 1
+
+
 def main() -> None:
     """Do what standard input asks for; answer on standard output."""
+    if sys.platform == "linux":  # nobody waits for an answer whose worker was killed
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     import torch
 
     from deqbook.claims.registry import load_chapters

@@ -6,6 +6,7 @@ import ast
 import fnmatch
 import hashlib
 import json
+import os
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -264,9 +265,12 @@ def note(rows: Iterable[Found], log: Path | None) -> None:
     if log is None:
         return
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
+    with log.open("ab+") as file:
+        if file.tell():  # an interruption may have cut the last line
+            file.seek(-1, os.SEEK_END)
+            file.write(b"" if file.read(1) == b"\n" else b"\n")
         for row in rows:
-            file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+            file.write(json.dumps(asdict(row), ensure_ascii=False).encode() + b"\n")
 
 
 def _one(

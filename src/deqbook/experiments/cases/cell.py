@@ -117,30 +117,29 @@ def train(case: CellTraining, checkpoint: Checkpoint) -> dict[str, Any]:
     batches = -(-case.n // case.batch)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, case.epochs * batches)
     order, kept, begun = generator(case.seed), dict[str, Any](loss=[], accuracy=[], looks=[]), 0
+    parts: dict[str, Any] = {"model": model, "adam": adam, "cosine": cosine}
     state = checkpoint.load(_read)
     if state is not None:
-        model.load_state_dict(state["model"])
-        adam.load_state_dict(state["adam"])
-        cosine.load_state_dict(state["cosine"])
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
         order.set_state(state["order"])
         kept, begun = state["kept"], state["epoch"]
     for epoch in range(begun, case.epochs + 1):
+        if epoch:
+            for rows in torch.randperm(case.n, generator=order).split(case.batch):
+                adam.zero_grad()
+                out = model(data.x[rows], **options(None))
+                F.cross_entropy(out, data.y[rows]).backward()
+                adam.step()
+                cosine.step()
         kept["loss"].append(float(f"{mean_loss(model, data.first(500), None):.5g}"))
         kept["accuracy"].append(accuracy(model, test))
         if epoch in case.looks:
             kept["looks"].append(_look(model, data.first(case.watched), epoch))
-        if epoch == case.epochs:
-            break
-        for rows in torch.randperm(case.n, generator=order).split(case.batch):
-            adam.zero_grad()
-            out = model(data.x[rows], **options(None))
-            F.cross_entropy(out, data.y[rows]).backward()
-            adam.step()
-            cosine.step()
-        parts: dict[str, Any] = {"model": model, "adam": adam, "cosine": cosine}
-        whole = {name: part.state_dict() for name, part in parts.items()}
-        whole |= {"order": order.get_state(), "kept": kept, "epoch": epoch + 1}
-        checkpoint.save(partial(torch.save, whole))
+        if epoch < case.epochs:
+            whole = {name: part.state_dict() for name, part in parts.items()}
+            whole |= {"order": order.get_state(), "kept": kept, "epoch": epoch + 1}
+            checkpoint.save(partial(torch.save, whole))
     return kept
 
 
