@@ -369,11 +369,11 @@ GAO2023 = Experiment(
     published="n = 1000 (MNIST, 500 of each of two classes); widths, step and epochs not stated",
     sizes={
         "book": "n = 100; m = 50, 100, 200; 300 epochs; 2 seeds",
-        "paper": "n = 1000; m = 500, 1000, 2000, 4000; 1000 epochs; 1 seed",
+        "paper": "n = 1000; m = 500, 1000, 2000; 1000 epochs; 1 seed",
     },
     cases={
         "book": partial(gao2023_cases, (50, 100, 200), 100, 300, (0, 1)),
-        "paper": partial(gao2023_cases, (500, 1000, 2000, 4000), 1000, 1000, (0,)),
+        "paper": partial(gao2023_cases, (500, 1000, 2000), 1000, 1000, (0,)),
     },
     run=descent.run,
     plain=descent.plain,
@@ -412,7 +412,7 @@ GAO2023 = Experiment(
     ),
     draw=lambda results: draw_panels(results, FOUR_COLUMNS, ["mnist01"]),
     code=CODE,
-    differs="Step, epochs, widths and γ are ours: 0.8 of the edge, 1000, 500 to 4000, and 0.1.",
+    differs="Step, epochs, widths and γ are ours: 0.8 of the edge, 1000, 500 to 2000, and 0.1.",
     data=("mnist01",),
     shipped={
         "book": FOLDER / "results" / "gao2023_fig1.json",
