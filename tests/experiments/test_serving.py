@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny_cases import noted, once
+from tiny_cases import Tiny, noted, once
 from tiny_cluster import until
 from tiny_experiment import TINY, go, jobs
 
@@ -25,7 +26,7 @@ from deqbook.experiments import engine, places, worker
 from deqbook.experiments.engine import _Clock
 from deqbook.experiments.places import Cluster, PlaceError, Processes
 from deqbook.experiments.serving import GivenUp, Steady, serve
-from deqbook.experiments.worker import Checkpoint, OutOfTime, Setting, work
+from deqbook.experiments.worker import Checkpoint, OutOfTime, Setting, replace_file, work
 
 SLOTS = 2
 
@@ -237,16 +238,29 @@ def test_a_case_without_the_folder_of_the_command_runs_all_the_same(out: Path) -
 def test_the_time_of_a_case_is_not_worth_an_error(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(case: Any, checkpoint: Checkpoint) -> Any:
-        raise OutOfTime
-
     def full(file: Path, write: Any) -> None:
-        raise OSError(28, "No space left on device")
+        if file.suffix == ".seconds":
+            raise OSError(28, "No space left on device")
+        replace_file(file, write)
 
     monkeypatch.setattr(worker, "replace_file", full)
     with pytest.raises(OutOfTime):
-        work(late, TINY.plain, *jobs()[0], Setting(out.parent))
-    assert [file.suffix for file in out.parent.iterdir()] == [".lock"]
+        work(TINY.run, TINY.plain, *jobs()[0], Setting(out.parent, until=0.0))
+    assert {file.suffix for file in out.parent.iterdir()} == {"", ".checkpoint", ".lock"}
+
+
+def test_the_time_up_to_a_checkpoint_counts_whatever_ended_the_process(out: Path) -> None:
+    def slow(case: Tiny, checkpoint: Checkpoint) -> Any:
+        if checkpoint.load(Path.read_text) is not None:
+            return {}
+        time.sleep(0.5)
+        checkpoint.save(lambda new: new.write_text("half"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work(slow, TINY.plain, *jobs()[0], Setting(out.parent))
+    entry = work(slow, TINY.plain, *jobs()[0], Setting(out.parent))
+    assert 0.4 < entry["seconds"] < 5
 
 
 @pytest.mark.parametrize("address", ["localhost", "foo://localhost:1"])

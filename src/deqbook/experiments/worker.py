@@ -70,14 +70,15 @@ class Checkpoint:
     """What a long case calls now and then, so that an interruption costs little.
 
     ``load(read)`` returns ``read(file)`` of the last state, or ``None``; ``save(write)`` calls
-    ``write(file)`` and puts the file in its place in one move. A state that cannot be written
-    because the disk is full is not worth losing the case for: it is said, and the case goes on.
-    After the end of the budget ``save`` raises ``OutOfTime``.
+    ``write(file)`` and puts the file in its place in one move; ``kept`` is told. A state that
+    cannot be written because the disk is full is not worth losing the case for: it is said, and the
+    case goes on. After the end of the budget ``save`` raises ``OutOfTime``.
     """
 
     file: Path
     until: float = float("inf")
     device: str | None = None
+    kept: Callable[[], object] = lambda: None
     missed: list[str] = field(default_factory=list, compare=False)
 
     def load(self, read: Callable[[Path], Any]) -> Any | None:
@@ -92,6 +93,7 @@ class Checkpoint:
             self.missed.append(str(error))
             print(f"no checkpoint was written: {error}", file=sys.stderr, flush=True)
             return  # without a checkpoint there is nothing to come back to: go on, over time too
+        self.kept()
         if time.time() > self.until:
             raise OutOfTime(f"the budget ended; the state is in {self.file.name}")
 
@@ -145,21 +147,16 @@ def work(
         room = file.with_suffix(".room")
         _set_aside(room)
         _one_thread()
-        state = Checkpoint(file.with_suffix(".checkpoint"), setting.until, setting.device)
-        clock = file.with_suffix(".seconds")
-        before, started = _number(clock), time.perf_counter()
+        clock = _Timer(file.with_suffix(".seconds"))
+        state = Checkpoint(
+            file.with_suffix(".checkpoint"), setting.until, setting.device, clock.keep
+        )
         try:
             result = run(case, state)
-        except OutOfTime:
-            room.unlink(missing_ok=True)
-            so_far = f"{before + time.perf_counter() - started:.1f}"
-            with contextlib.suppress(OSError):  # on a full disk the time is not worth an error
-                replace_file(clock, lambda new: new.write_text(so_far))
-            raise
         except BaseException:
             room.unlink(missing_ok=True)
             raise
-        seconds = round(before + time.perf_counter() - started, 1)
+        seconds = round(clock.read(), 1)
         entry = {"group": group, "case": stored, "result": result, "seconds": seconds}
         _fill(room, line(entry) + "\n")
         os.replace(room, file)
@@ -175,8 +172,21 @@ def _one_thread() -> None:
         torch.set_num_threads(1)
 
 
-def _number(file: Path) -> float:
-    return float(file.read_text()) if file.is_file() else 0.0
+class _Timer:
+    """Seconds of work that count: those up to a checkpoint, whatever ended the process after it."""
+
+    def __init__(self, file: Path):
+        self.file, self.started = file, time.perf_counter()
+        self.before = float(file.read_text()) if file.is_file() else 0.0
+
+    def read(self) -> float:
+        return self.before + time.perf_counter() - self.started
+
+    def keep(self) -> None:
+        """Write them beside the checkpoint; on a full disk they are not worth an error."""
+        so_far = f"{self.read():.1f}"
+        with contextlib.suppress(OSError):
+            replace_file(self.file, lambda new: new.write_text(so_far))
 
 
 @contextlib.contextmanager
