@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -276,6 +277,17 @@ def test_turning_counts_circles() -> None:
     assert cells._turning(spiral.numpy()) == pytest.approx(4 * torch.pi, rel=0.1)
     straight = torch.stack([t, 2 * t], dim=1)
     assert cells._turning(straight.numpy()) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_thinned_path_stays_near_the_whole_one() -> None:
+    t = np.linspace(0, 4 * np.pi, 400)
+    spiral = np.stack([t * np.cos(t), t * np.sin(t)], axis=1)
+    few = cells.thinned(spiral, 0.3)
+    assert len(few) < 300
+    assert (few[[0, -1]] == spiral[[0, -1]]).all()
+    apart = np.linalg.norm(spiral[:, None] - few, axis=2).min(axis=1)
+    assert apart.max() <= 0.3
+    assert len(cells.thinned(np.zeros((5, 2)), 0.3)) == 2
 
 
 def test_a_slope_is_that_of_the_power() -> None:

@@ -74,13 +74,27 @@ def _draw_paths(results: Results) -> Figure:
     return figure
 
 
+FINEST = 0.005
+"""Share of a plane's extent below which a step is not drawn: less than a pixel on a page."""
+
+
 def draw_plane(ax: Axes, paths: list[list[list[float]]], classes: list[int] | None = None) -> None:
     """Draw paths in their principal plane, a dot at each end."""
+    least = FINEST * float(np.ptp(np.concatenate(paths), axis=0).max())
     for k, path in enumerate(paths):
-        x, y = np.array(path).T
+        x, y = thinned(np.array(path), least).T
         shade = f"C{classes[k] % 10}" if classes is not None else "0.5"
         ax.plot(x, y, color=shade, lw=0.7)
         ax.plot(x[-1], y[-1], "o", color=shade, ms=3)
+
+
+def thinned(path: np.ndarray[Any, Any], least: float) -> np.ndarray[Any, Any]:
+    """Leave out what is nearer than ``least`` to the point before it; both ends stay."""
+    kept = [path[0]]
+    for point in path[1:-1]:
+        if np.linalg.norm(point - kept[-1]) > least:
+            kept.append(point)
+    return np.array([*kept, path[-1]])
 
 
 INITIALISATION = Experiment(
