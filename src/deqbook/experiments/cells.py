@@ -79,13 +79,16 @@ FINEST = 0.005
 
 
 def draw_plane(ax: Axes, paths: list[list[list[float]]], classes: list[int] | None = None) -> None:
-    """Draw paths in their principal plane, a dot at each end."""
+    """Draw paths in their principal plane, a dot at each end, or the digit that it stands for."""
     least = FINEST * float(np.ptp(np.concatenate(paths), axis=0).max())
     for k, path in enumerate(paths):
         x, y = thinned(np.array(path), least).T
-        shade = f"C{classes[k] % 10}" if classes is not None else "0.5"
+        # There are fewer colours than digits, so the digit itself stands at the end.
+        shade, end = "0.5", dict[str, Any](marker="o", ms=3)
+        if classes is not None:
+            shade, end = f"C{classes[k]}", {"marker": f"${classes[k]}$", "ms": 7, "mew": 0.3}
         ax.plot(x, y, color=shade, lw=0.7)
-        ax.plot(x[-1], y[-1], "o", color=shade, ms=3)
+        ax.plot(x[-1], y[-1], color=shade, **end)
 
 
 def thinned(path: np.ndarray[Any, Any], least: float) -> np.ndarray[Any, Any]:
