@@ -38,10 +38,11 @@ def plain_log(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def legend_below(figure: Figure, rows: list[list[Axes]], columns: int) -> None:
-    """Explain the curves of the first panel below all of them."""
+def legend_below(figure: Figure, rows: list[list[Axes]], most: int) -> None:
+    """Explain the curves of the first panel below all panels, at most so many in a line."""
     handles, labels = rows[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    lines = -(-len(labels) // most)
+    figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(labels) // lines))
 
 
 def flat(rows: list[list[Axes]]) -> Iterator[Axes]:
