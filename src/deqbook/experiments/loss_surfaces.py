@@ -1,13 +1,7 @@
-"""Loss surfaces of tied networks and of equilibria: Figure 4.4 of nguyen2022, and page 07a.
-
-``deqbook reproduce nguyen2022-fig4.4`` runs it. The file that ships was made by an earlier command,
-``python -m deqbook.experiments.loss_surfaces [file]``, which still works.
-"""
+"""Loss surfaces of tied networks and of equilibria: Figure 4.4 of nguyen2022, and page 07a."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,15 +14,13 @@ from matplotlib.figure import Figure
 from deqbook.data.bundled import FOLDER
 from deqbook.experiments.declaration import Experiment, Job, NotRun, Statement
 from deqbook.experiments.drawing import legend_below, panels
-from deqbook.experiments.engine import execute
 from deqbook.experiments.receipts import Results
 from deqbook.experiments.worker import Checkpoint
 from deqbook.pages.p07a_training_inside import lab
 from deqbook.viz.style import graded
 
-__all__ = ["COMMAND", "SEEDS", "SURFACES", "SurfaceRun", "cases", "make", "run", "shipped"]
+__all__ = ["SEEDS", "SURFACES", "SurfaceRun", "jobs", "run", "shipped"]
 
-COMMAND = "python -m deqbook.experiments.loss_surfaces"
 SEEDS = (0, 1, 2, 3, 4)
 GROUP = "cifar10"
 
@@ -41,19 +33,14 @@ class SurfaceRun:
     seed: int
 
 
-def cases() -> list[tuple[str, dict[str, Any]]]:
-    """Return every run: four networks on five seeds."""
-    return [(GROUP, {"depth": d, "seed": s}) for s in SEEDS for d in lab.DEPTHS]
-
-
 def jobs() -> list[Job]:
-    """Return the same as frozen cases."""
-    return [(group, SurfaceRun(**case)) for group, case in cases()]
+    """Return every run: four networks on five seeds."""
+    return [(GROUP, SurfaceRun(depth, seed)) for seed in SEEDS for depth in lab.DEPTHS]
 
 
-def run(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Train one network, and measure it by both protocols."""
-    depth, seed = case["depth"], case["seed"]
+def run(case: SurfaceRun, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Train one network, and measure it by both protocols; too short for checkpoints."""
+    depth, seed = case.depth, case.seed
     data, _ = lab.images("cifar10small", 100, 1)
     made = lab.fit(depth, seed)
     protocols = {"epochs": made[-1], "loss": lab.at_loss(made, lab.TARGET)}
@@ -61,22 +48,9 @@ def run(case: Mapping[str, Any]) -> dict[str, Any]:
     return {"losses": [round(s.loss, 6) for s in made], **found}
 
 
-def run_case(case: SurfaceRun, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Run one case; it is too short for checkpoints."""
-    return run(asdict(case))
-
-
 def shipped() -> Path:
     """Return the file that ships with the package."""
     return FOLDER / "results" / "loss_surfaces.json"
-
-
-def make(file: Path) -> Results:
-    """Run what is missing and write the file."""
-    results = execute(SURFACES, jobs(), file, COMMAND, said=print).results
-    if results is None:
-        raise RuntimeError(f"a case failed, so {file} was not written; see above.")
-    return results
 
 
 def areas(results: Results, protocol: str) -> dict[str, float]:
@@ -131,7 +105,7 @@ SURFACES = Experiment(
     published="CIFAR-10, 50 epochs, 51 × 51 points; one network of each kind",
     sizes={"book": "100 images of 8 × 8, 24 epochs, 7 × 7 points, 5 seeds"},
     cases={"book": jobs},
-    run=run_case,
+    run=run,
     cost=lambda case: 3.0 if case.depth is None else case.depth / 11,
     kept="losses while training; area, rise and sharpness by two protocols",
     statements=(
@@ -160,7 +134,3 @@ SURFACES = Experiment(
     data=("cifar10small",),
     shipped={"book": shipped()},
 )
-
-
-if __name__ == "__main__":
-    print(make(Path(sys.argv[1]) if sys.argv[1:] else shipped()).receipt)
