@@ -70,7 +70,7 @@ def test_xie_e17(results: Results) -> None:
     assert len(dense) == 3 * len(ALPHAS)
     assert f"between {min(dense):.2f} and {max(dense):.2f} after ten epochs" in text
     wild = ends(results, "conv", radius=None)
-    assert f"between {min(wild):.2f} and {max(wild):.2f} after six" in text
+    assert f"between {min(wild):.1f} and {max(wild):.1f} after six" in text
     assert min(dense) > 1
     projected = [*results.select("ball", radius=1.0), *results.select("conv", radius=1.0)]
     assert max(max(r["result"]["norm"]) for r in projected) <= 1 + 1e-6
