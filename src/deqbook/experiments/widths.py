@@ -130,12 +130,22 @@ def draw_panels(
     return figure
 
 
+def drawn_places(count: int) -> list[int]:
+    """Return which records of a curve are drawn: all early ones, every third later one, the last.
+
+    >>> drawn_places(18)
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 17]
+    """
+    return [k for k in range(count) if k < 10 or k % 3 == 0 or k == count - 1]
+
+
 def _panel(ax: Axes, results: Results, group: str, key: str, *, logarithmic: bool = True) -> None:
     ms = sorted({r["case"]["m"] for r in results.select(group)})
     for m, look in zip(ms, graded(len(ms))):
         epochs = max((r["result"]["epochs"] for r in results.select(group, m=m)), key=len)
-        drawn = curves(results, group, m, key)
-        line = band(ax, epochs, drawn, label=f"$m={m}$", ms=4, **look)
+        few = drawn_places(len(epochs))
+        drawn = curves(results, group, m, key)[:, few]
+        line = band(ax, np.array(epochs)[few], drawn, label=f"$m={m}$", ms=4, **look)
         line.set_markevery(0.25)  # panels are small
     if logarithmic:
         ax.set_yscale("log")
