@@ -178,14 +178,18 @@ def test_the_first_epoch_of_a_cell_in_training_comes_out_again(
     entry = drawn(results, lambda r: True)
     case, then = cell.CellTraining(**entry["case"]), entry["result"]
     again = of_first_epoch(case, tmp_path / "c")
-    # Single precision: other processors round otherwise. Before the first step that is nothing;
-    # after it, Anderson's steps on the training images differ by 13 % between two instruction sets.
-    assert again["loss"] == pytest.approx(then["loss"][:2], rel=1e-2)
-    assert again["accuracy"] == pytest.approx(then["accuracy"][:2], abs=0.02)
+    # Single precision: other processors round otherwise. Before the first step that is nothing.
+    # After it, between two instruction sets: losses 4 %, steps 13 %, the separation 16 % apart.
+    assert again["loss"][0] == pytest.approx(then["loss"][0], rel=1e-2)
+    assert again["accuracy"][0] == pytest.approx(then["accuracy"][0], abs=0.02)
+    assert again["loss"][1] == pytest.approx(then["loss"][1], rel=0.1)
+    assert again["accuracy"][1] == pytest.approx(then["accuracy"][1], abs=0.25)
     for now, old, close in zip(again["looks"], then["looks"][:2], (1e-2, 0.3), strict=True):
         assert (now["epoch"], now["classes"]) == (old["epoch"], old["classes"])
         for key in ("steps", "ratio", "separation"):
             assert now[key] == pytest.approx(old[key], rel=close)
+    # An epoch that taught nothing would be noticed: the path has changed by more than that.
+    assert then["looks"][0]["ratio"] < 0.6 * then["looks"][1]["ratio"]
     if profile == "paper":  # the small run is enough of a control
         return
     other = of_first_epoch(replace(case, seed=77), tmp_path / "d")
